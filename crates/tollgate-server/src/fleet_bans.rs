@@ -121,21 +121,22 @@ impl FleetBanSync {
 
     /// Resets a key in the store in the background; its ban is lifted here already.
     pub fn forgive_later(&self, key: Key, now: Time) {
-        self.lock().record_lift(&key, now);
-        self.push(key, |pending| &mut pending.lifted);
+        let mut pending = self.lock();
+        pending.record_lift(&key, now);
+        self.push(&mut pending.lifted, key);
+        drop(pending);
         self.wake.notify_one();
     }
 
     /// `false` if the list of announcements is full.
     fn announce(&self, event: BanEvent, decided_by: Option<String>) -> bool {
-        let is_queued = self.push(Announcement { event, decided_by }, |pending| &mut pending.events);
+        let is_queued = self.push(&mut self.lock().events, Announcement { event, decided_by });
         self.wake.notify_one();
         is_queued
     }
 
-    fn push<T>(&self, item: T, queue: impl FnOnce(&mut PendingBanEvents) -> &mut VecDeque<T>) -> bool {
-        let mut pending = self.lock();
-        let queue = queue(&mut pending);
+    /// Appends to a bounded queue; a full one drops the item, which is counted.
+    fn push<T>(&self, queue: &mut VecDeque<T>, item: T) -> bool {
         let has_room = queue.len() < MAX_PENDING;
         match has_room {
             true => queue.push_back(item),

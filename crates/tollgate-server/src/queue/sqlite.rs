@@ -16,6 +16,8 @@ use crate::queue::{
     QueuedState, RequestSender,
 };
 
+/// In SQL a state is the number of its [`QueuedState`]: 0 queued, 1 sending, 2 done, 3 dead. `used`, `waiting` and `sender`
+/// are sums that triggers maintain, so that a push does not scan the queue.
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;

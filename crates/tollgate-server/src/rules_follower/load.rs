@@ -274,6 +274,7 @@ fn replay_edits(draft: &mut PolicyDraft, recent_changes: Vec<ChangeLogEntry>, ve
     edits_by_rule.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
     for (id, edits) in edits_by_rule {
         draft.apply(policy::PolicyChange::Remove(id.clone()), Time::EPOCH).ok();
+        // The rule before its first logged edit, then each edit in order.
         let original = edits.first().and_then(|first| Some((first.before.as_deref()?, first.at)));
         let later = edits.iter().map(|logged| (logged.change.text.as_deref(), logged.at));
         for (text, at) in original.map(|(text, at)| (Some(text), at)).into_iter().chain(later) {

@@ -285,22 +285,28 @@ async fn rewrite_copy(writer: &CopyWriter, db: &RulesDb, now: Time) -> Result<Lo
     Ok(copy)
 }
 
+/// A copy that is being written, and the first error.
+struct CopyInProgress {
+    new: NewCopy,
+    result: Result<(), CopyError>,
+}
+
 async fn copy_all(
     db: &RulesDb,
     new: NewCopy,
     cancelled: oneshot::Receiver<()>,
     now: Time,
 ) -> Result<LocalCopy, CopyUpdateError> {
-    let new = Arc::new(Mutex::new((new, Ok(()))));
+    let writing = Arc::new(Mutex::new(CopyInProgress { new, result: Ok(()) }));
     let failed = Arc::new(Notify::new());
     let each = {
-        let new = Arc::clone(&new);
+        let writing = Arc::clone(&writing);
         let failed = Arc::clone(&failed);
         move |batch: Vec<StoredItem>, _| {
-            let mut new = new.lock().unwrap_or_else(PoisonError::into_inner);
-            if new.1.is_ok() {
-                new.1 = new.0.put(batch);
-                new.1.is_err().then(|| failed.notify_one());
+            let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+            if writing.result.is_ok() {
+                writing.result = writing.new.put(batch);
+                writing.result.is_err().then(|| failed.notify_one());
             }
         }
     };
@@ -310,9 +316,9 @@ async fn copy_all(
         () = failed.notified() => None,
         _ = cancelled => return Err(stop()),
     };
-    let new = Arc::into_inner(new).ok_or_else(stop)?;
-    let (new, put) = new.into_inner().unwrap_or_else(PoisonError::into_inner);
-    put?;
+    let writing = Arc::into_inner(writing).ok_or_else(stop)?;
+    let CopyInProgress { new, result } = writing.into_inner().unwrap_or_else(PoisonError::into_inner);
+    result?;
     let version = loaded.ok_or_else(stop)?;
     let past = db.log(None, MAX_PAST).await?;
     let last = db.logged(version).await?;

@@ -107,7 +107,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
         while let Some(mut jobs) = self.next_batch(&partition) {
             self.run_transaction(&partition, &mut jobs).await;
         }
-        std::mem::forget(queue_guard);
+        std::mem::forget(queue_guard); // `next_batch` has removed the empty queue; another task may own a new one
     }
 
     fn next_batch(&self, partition: &str) -> Option<Vec<TransactionJob>> {

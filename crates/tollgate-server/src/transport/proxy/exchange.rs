@@ -36,7 +36,7 @@ use crate::transport::proxy::respond::{merge_headers, tunnel};
 use crate::transport::proxy::upstream::connect::Requires;
 use crate::transport::proxy::upstream::forward::{self, ForwardError, OutgoingRequest};
 use crate::transport::proxy::upstream::server::InFlightGuard;
-use crate::transport::proxy::wait::enqueue::{RequestQueue, STATUS_PATH};
+use crate::transport::proxy::wait::enqueue::{DeniedRequest, RequestQueue, STATUS_PATH};
 use crate::transport::proxy::wait::settlement::UnsettledCharges;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
@@ -118,15 +118,19 @@ impl ConnectionContext {
         let mut request = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
         let ProxyDecision { mut verdict, decided_at: at, sticky, sender } =
             self.decide(&mut request).await.map_err(ForwardError::from)?;
-        let status_of = request.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
-        match (&self.proxy.request_queue, sender) {
-            (Some(queue), _) if verdict.allowed && status_of.is_some() => {
-                let id = status_of.unwrap_or_default();
-                Box::pin(self.show_status(queue, &id, &mut request, &mut verdict, at)).await
-            }
-            _ if verdict.allowed => self.forward(&mut request, &mut verdict, at, sticky).await,
+        let queue = self.proxy.request_queue.as_ref();
+        let status_id = request.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
+        if verdict.allowed {
+            return match (queue, status_id) {
+                (Some(queue), Some(id)) => {
+                    Box::pin(self.show_status(queue, &id, &mut request, &mut verdict, at)).await
+                }
+                _ => self.forward(&mut request, &mut verdict, at, sticky).await,
+            };
+        }
+        match (queue, sender) {
             // Upgrades are not enqueued: the client's connection cannot be joined to an upstream later.
-            (Some(queue), Some(sender)) if status_of.is_none() && request.upgrade.is_none() => {
+            (Some(queue), Some(sender)) if status_id.is_none() && request.upgrade.is_none() => {
                 Box::pin(self.enqueue(queue, request, sender, &verdict, at)).await
             }
             _ => {
@@ -143,8 +147,8 @@ impl ConnectionContext {
         verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<Option<Box<UnsettledCharges>>, ExchangeError> {
-        let must_wait = self.proxy.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
-        if !must_wait && !UnsettledCharges::any_unsettled(verdict) {
+        let may_wait = self.proxy.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
+        if !may_wait && !UnsettledCharges::any_unsettled(verdict) {
             return Ok(None);
         }
         let mut charges = Box::new(UnsettledCharges::take_from(verdict));
@@ -242,9 +246,8 @@ impl ConnectionContext {
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let ProxiedRequest { mut parts, host, upload, snapshot, .. } = request;
         hop_by_hop::remove_from_request(&mut parts.headers);
-        let queued = queue
-            .enqueue(&self.proxy.gate, &snapshot, (&parts, &host), upload, sender, (verdict, decided_at))
-            .await;
+        let denied = DeniedRequest { parts: &parts, host: &host, sender, verdict, decided_at };
+        let queued = queue.enqueue(&self.proxy.gate, &snapshot, denied, upload).await;
         let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let mut response = queue.accepted_response(&id, verdict);

@@ -34,7 +34,8 @@ impl WebSocketHandshake {
         let mut random = [0; 16];
         SystemRandom::new().fill(&mut random).expect("the system has random numbers");
         let key = BASE64_STANDARD.encode(random);
-        (parts.method, parts.version) = (Method::GET, Version::HTTP_11);
+        parts.method = Method::GET;
+        parts.version = Version::HTTP_11;
         let headers = &mut parts.headers;
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, WEBSOCKET);

@@ -82,6 +82,9 @@ struct FailedAttempt {
 
 /// The response, with the guard of the connection that it arrives on. The request is taken out of `outgoing` when it is
 /// sent.
+///
+/// A request that was not sent, or may be sent twice, is retried: on a new connection to the same upstream if a pooled one
+/// turned out to be closed, otherwise once on another upstream.
 pub async fn forward(
     proxy: &Proxy,
     route: &RouteSnapshot,
@@ -93,33 +96,36 @@ pub async fn forward(
     let now = || proxy.gate.now();
     let choose =
         |tried| choose(&route.upstreams, &route.config.balance, &route.round_robin, sticky, tried, now());
-    let mut upstream = choose(None);
+    let mut upstream = choose(None).ok_or_else(|| ForwardError::Unreachable("no upstream".to_owned()))?;
     let mut connection = ConnectionChoice::Pooled;
-    let mut retried = false;
-    while let Some(target) = upstream {
+    let mut is_retry = false;
+    loop {
         let started = Instant::now();
-        let tried = match attempt(route, target, worker, outgoing, connection).await {
-            Ok(done) => {
+        let failed = match attempt(route, upstream, worker, outgoing, connection).await {
+            Ok(response) => {
                 proxy.latencies.record(started.elapsed());
-                target.record_success();
-                return Ok(done);
+                upstream.record_success();
+                return Ok(response);
             }
-            Err(tried) => tried,
+            Err(failed) => failed,
         };
-        if outgoing.is_none() && tried.error.is_repeatable() {
+        if outgoing.is_none() && failed.error.is_repeatable() {
             *outgoing = retryable.as_ref().map(RetryableRequest::to_outgoing);
         }
-        if tried.is_stale && outgoing.is_some() {
+        let can_resend = outgoing.is_some();
+        if failed.is_stale && can_resend {
             connection = ConnectionChoice::New;
             continue;
         }
-        tried.error.record(proxy, target, now());
-        let other = choose(Some(target)).filter(|_| !retried && outgoing.is_some());
-        let Some(other) = other else { return Err(tried.error) };
+        failed.error.record(proxy, upstream, now());
+        let Some(other) = choose(Some(upstream)).filter(|_| can_resend && !is_retry) else {
+            return Err(failed.error);
+        };
         proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
-        (upstream, connection, retried) = (Some(other), ConnectionChoice::Pooled, true);
+        upstream = other;
+        connection = ConnectionChoice::Pooled;
+        is_retry = true;
     }
-    Err(ForwardError::Unreachable("no upstream".to_owned()))
 }
 
 impl From<BoxError> for ForwardError {
@@ -174,8 +180,9 @@ impl RetryableRequest {
 
     fn to_outgoing(&self) -> OutgoingRequest {
         let (mut parts, ()) = Request::new(()).into_parts();
-        (parts.method, parts.uri, parts.headers) =
-            (self.method.clone(), self.uri.clone(), self.headers.clone());
+        parts.method = self.method.clone();
+        parts.uri = self.uri.clone();
+        parts.headers = self.headers.clone();
         OutgoingRequest { parts, upload: Upload::empty(), requires: Requires::Any, sticky: self.sticky }
     }
 }

@@ -34,6 +34,15 @@ pub struct RequestQueue {
     body_budget: Arc<Budget>,
 }
 
+/// A denied request that is to be stored, without its body.
+pub struct DeniedRequest<'r> {
+    pub parts: &'r Parts,
+    pub host: &'r HeaderValue,
+    pub sender: RequestSender,
+    pub verdict: &'r EngineVerdict,
+    pub decided_at: Time,
+}
+
 /// Whether all denying limits have `on_exceed: queue`.
 pub fn is_queueable(verdict: &EngineVerdict) -> bool {
     let mut denying = verdict.enforced().filter(|limit| !limit.allowed).peekable();
@@ -84,11 +93,10 @@ impl RequestQueue {
         &self,
         gate: &Gate,
         snapshot: &GateSnapshot,
-        (parts, host): (&Parts, &HeaderValue),
+        denied: DeniedRequest<'_>,
         mut upload: Upload,
-        sender: RequestSender,
-        (verdict, decided_at): (&EngineVerdict, Time),
     ) -> Result<String, EnqueueError> {
+        let DeniedRequest { parts, host, sender, verdict, decided_at } = denied;
         let mut reservation = BudgetReservation::of(&self.body_budget);
         let body = self.read_body(&mut upload, &mut reservation).await?;
         let policy = &snapshot.policy;

@@ -4,6 +4,11 @@
 //! position. When a request leaves early, each later request thereby takes over the release time and charge of the one
 //! before it, and the last charge is refunded: no request waits for one that is gone. Every operation costs the
 //! logarithm of the number of held requests.
+//!
+//! ```text
+//! positions   12:00:01   12:00:02   12:00:03        B leaves:   12:00:01   12:00:02   (12:00:03 refunded)
+//! requests       A          B          C                           A          C
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +30,7 @@ const CHECKS_PER_LOCK: usize = 64;
 /// All held requests. The caller of `enqueue` passes the bound on their number.
 #[derive(Default)]
 pub struct HoldQueues {
-    queues: Mutex<HoldTable>,
+    table: Mutex<HoldTable>,
     /// The number of queues, readable without the lock.
     key_count: AtomicUsize,
     changed: Notify,
@@ -96,15 +101,15 @@ impl HoldQueues {
         charge: &mut Option<ChargeReceipt>,
         max: usize,
     ) -> Option<HeldRequest> {
-        let mut queues = self.lock();
-        if queues.waiting >= max {
+        let mut table = self.lock();
+        if table.waiting >= max {
             return None;
         }
-        queues.waiting += 1;
-        queues.next_number += 1;
-        let entered = (release_at, queues.next_number);
+        table.waiting += 1;
+        table.next_number += 1;
+        let entered = (release_at, table.next_number);
         let (release_tx, release_rx) = oneshot::channel();
-        let queue = queues.by_key.entry(key).or_default();
+        let queue = table.by_key.entry(key).or_default();
         match charge.take() {
             Some(charge) => {
                 queue.positions.insert(entered, charge);
@@ -112,8 +117,8 @@ impl HoldQueues {
             }
             None => _ = queue.fixed.insert(entered, release_tx),
         }
-        self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
-        self.schedule_wakeup(&mut queues, key);
+        self.key_count.store(table.by_key.len(), Ordering::Relaxed);
+        self.schedule_wakeup(&mut table, key);
         Some(HeldRequest {
             queues: Arc::clone(self),
             gate: Arc::clone(gate),
@@ -140,24 +145,24 @@ impl HoldQueues {
     }
 
     /// Schedules a wakeup for the first request of a queue. A queue without requests is removed.
-    fn schedule_wakeup(&self, queues: &mut HoldTable, key: Fingerprint) {
-        let Some(queue) = queues.by_key.get_mut(&key).filter(|queue| !queue.is_releasing) else { return };
+    fn schedule_wakeup(&self, table: &mut HoldTable, key: Fingerprint) {
+        let Some(queue) = table.by_key.get_mut(&key).filter(|queue| !queue.is_releasing) else { return };
         let first = queue.first().map(|(release_at, _)| release_at);
         if queue.wakeup != first {
             if let Some(former) = queue.wakeup {
-                queues.wakeups.remove(&(former, key));
+                table.wakeups.remove(&(former, key));
             }
             queue.wakeup = first;
             if let Some(release_at) = first {
-                queues.wakeups.insert((release_at, key));
-                if queues.wakeups.first() == Some(&(release_at, key)) {
+                table.wakeups.insert((release_at, key));
+                if table.wakeups.first() == Some(&(release_at, key)) {
                     self.changed.notify_one();
                 }
             }
         }
         if first.is_none() {
-            queues.by_key.remove(&key);
-            self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
+            table.by_key.remove(&key);
+            self.key_count.store(table.by_key.len(), Ordering::Relaxed);
         }
     }
 
@@ -173,37 +178,37 @@ impl HoldQueues {
 
     /// Checks a bounded number of queues that are due; returns the time of the next wakeup.
     fn release_some(&self, now: Time) -> Option<Time> {
-        let mut queues = self.lock();
+        let mut table = self.lock();
         for _ in 0..CHECKS_PER_LOCK {
-            let (release_at, key) = *queues.wakeups.first()?;
+            let (release_at, key) = *table.wakeups.first()?;
             if release_at > now {
                 break;
             }
-            queues.wakeups.pop_first();
-            let Some(queue) = queues.by_key.get_mut(&key) else { continue };
+            table.wakeups.pop_first();
+            let Some(queue) = table.by_key.get_mut(&key) else { continue };
             queue.wakeup = None;
             if let Some((release_tx, charge)) = queue.take_due(now) {
                 queue.is_releasing = true;
-                queues.waiting -= 1;
+                table.waiting -= 1;
                 release_tx.send(charge).ok();
             }
         }
-        queues.wakeups.first().map(|(release_at, _)| *release_at)
+        table.wakeups.first().map(|(release_at, _)| *release_at)
     }
 
     /// A released request has resumed or is gone: the next one may be released.
     fn finish_release(&self, key: Fingerprint) {
-        let mut queues = self.lock();
-        if let Some(queue) = queues.by_key.get_mut(&key) {
+        let mut table = self.lock();
+        if let Some(queue) = table.by_key.get_mut(&key) {
             queue.is_releasing = false;
-            self.schedule_wakeup(&mut queues, key);
+            self.schedule_wakeup(&mut table, key);
         }
     }
 
     /// Removes a request from its queue. Later requests move up; returns the charge that is left over at the end.
     fn remove(&self, key: Fingerprint, entered: HoldPosition) -> Option<ChargeReceipt> {
-        let mut queues = self.lock();
-        let queue = queues.by_key.get_mut(&key)?;
+        let mut table = self.lock();
+        let queue = table.by_key.get_mut(&key)?;
         let surplus_charge = match queue.waiting.remove(&entered.1) {
             Some(_) => queue.positions.pop_last().map(|(_, charge)| charge),
             None => {
@@ -211,13 +216,13 @@ impl HoldQueues {
                 None
             }
         };
-        queues.waiting -= 1;
-        self.schedule_wakeup(&mut queues, key);
+        table.waiting -= 1;
+        self.schedule_wakeup(&mut table, key);
         surplus_charge
     }
 
     fn lock(&self) -> MutexGuard<'_, HoldTable> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -87,7 +87,9 @@ async fn decide(
     // Attempts with an unknown result count, too.
     if too_old || item.tries >= queue.config.max_tries {
         let why = if too_old { "too old".to_owned() } else { item.error.unwrap_or_default() };
-        (item.state, item.next_at, item.error) = (QueuedState::Dead, now, Some(why));
+        item.state = QueuedState::Dead;
+        item.next_at = now;
+        item.error = Some(why);
         save(proxy, queue, item).await;
         return None;
     }
@@ -126,8 +128,10 @@ async fn send(
     match answered {
         // 5xx and 429 are retried; any other status is the result.
         Ok(status) if status < 500 && status != 429 => {
-            (item.state, item.status, item.error, item.next_at) =
-                (QueuedState::Done, Some(status), None, now);
+            item.state = QueuedState::Done;
+            item.status = Some(status);
+            item.error = None;
+            item.next_at = now;
             proxy.counts.replayed.fetch_add(1, Ordering::Relaxed);
         }
         failed => {
@@ -135,7 +139,8 @@ async fn send(
             item.error = Some(failed.map_or_else(|why| why, |status| format!("answered with {status}")));
             let wait = queue.config.backoff.saturating_mul(1 << (item.tries - 1).min(16)).min(MAX_BACKOFF);
             if item.tries >= queue.config.max_tries {
-                (item.state, item.next_at) = (QueuedState::Dead, now);
+                item.state = QueuedState::Dead;
+                item.next_at = now;
                 tracing::warn!(id = item.id, tries = item.tries, "a queued request was given up");
             } else {
                 item.reschedule(now + wait);

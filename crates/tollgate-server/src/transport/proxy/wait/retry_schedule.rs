@@ -113,22 +113,18 @@ impl RetrySchedule {
     ) -> Time {
         self.update(policy, hit, verdict, now, |entry, soonest, step| {
             let entry = entry.unwrap_or(KeySchedule::new(now));
-            let (early, chance, last) = if now < entry.next_admission {
-                (entry.denied + 1, entry.next_admission, entry.last_retry)
+            let round = if now < entry.next_admission {
+                KeySchedule { denied: entry.denied + 1, ..entry }
             } else {
-                (1, soonest, soonest)
+                KeySchedule { next_admission: soonest, denied: 1, last_retry: soonest, ..entry }
             };
-            let behind = if early > MAX_PER_ADMISSION { (last + step).min(now + MAX_WAIT) } else { soonest };
-            let at = behind.max(soonest);
-            (
-                at,
-                KeySchedule {
-                    next_admission: chance,
-                    denied: early,
-                    last_retry: last.max(at),
-                    latest: entry.latest.max(at),
-                },
-            )
+            let at = if round.denied > MAX_PER_ADMISSION {
+                (round.last_retry + step).min(now + MAX_WAIT).max(soonest)
+            } else {
+                soonest
+            };
+            let last_retry = round.last_retry.max(at);
+            (at, KeySchedule { last_retry, latest: entry.latest.max(at), ..round })
         })
     }
 

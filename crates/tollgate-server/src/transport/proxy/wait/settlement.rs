@@ -43,7 +43,7 @@ impl UnsettledCharges {
     /// Splits the verdict's receipt.
     pub fn take_from(verdict: &mut EngineVerdict) -> UnsettledCharges {
         let mut charges = UnsettledCharges::default();
-        let mut longest = Duration::ZERO;
+        let mut longest_delay = Duration::ZERO;
         let Some(receipt) = verdict.receipt.take() else { return charges };
         // Every limit that allowed was charged, in this order.
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
@@ -51,12 +51,9 @@ impl UnsettledCharges {
             if limit.limit.shape() == Shape::Concurrency {
                 charges.permits.push(receipt);
             } else if receipt.queue_key().is_some() {
-                charges.held.push((limit.rule.clone(), receipt));
-                if limit.delay > longest {
-                    let last = charges.held.len() - 1;
-                    charges.held.swap(0, last);
-                    longest = limit.delay;
-                }
+                let position = if limit.delay > longest_delay { 0 } else { charges.held.len() };
+                charges.held.insert(position, (limit.rule.clone(), receipt));
+                longest_delay = longest_delay.max(limit.delay);
             } else if limit.rule.settles_later() {
                 charges.on_response.push((limit.rule.clone(), receipt));
             } else {
