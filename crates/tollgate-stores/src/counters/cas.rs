@@ -3,9 +3,12 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::StoreError;
+
+/// Attempts before a conflict is final.
+pub(crate) const MAX_ATTEMPTS: u32 = 12;
 
 /// A backend with compare-and-swap.
 pub(crate) trait CasStore: Send + Sync + Sized {
@@ -56,4 +59,24 @@ pub(crate) enum CasOutcome {
     Applied,
     /// Another writer changed a value first; nothing was written.
     Conflict,
+}
+
+/// Loads one value.
+pub(crate) async fn load_one<C: CasStore>(
+    store: &C,
+    partition: &str,
+    name: &str,
+    deadline: Instant,
+) -> Result<CasValue<C::Token>, StoreError> {
+    let loaded = store.load(partition, &[name.to_owned()], deadline).await?;
+    let missing = || StoreError::Refused {
+        server: store.server(partition),
+        reason: "the response lacks a value that was read".to_owned(),
+    };
+    loaded.into_iter().next().ok_or_else(missing)
+}
+
+/// Waits after the given number of conflicts, at random so that writers do not collide again.
+pub(crate) async fn back_off<C: CasStore>(conflicts: u32) {
+    sleep(C::RETRY_BACKOFF.mul_f64(f64::from(conflicts) * fastrand::f64())).await;
 }

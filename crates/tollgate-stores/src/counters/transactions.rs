@@ -10,18 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tollgate::internal::store::{Charge, ReceiptItem};
 
 use self::working_set::WorkingSet;
 use super::StoreError;
 pub(crate) use super::cas::{CasOutcome, CasStore, CasValue, CasWrite};
+use super::cas::{MAX_ATTEMPTS, back_off};
 use super::request::{CallTiming, ChargeMode, ChargeResult};
 
 mod working_set;
 
-/// Attempts of a transaction before it fails as contended.
-const MAX_TRIES: u32 = 12;
 /// Jobs queued for one partition.
 const MAX_QUEUED: usize = 1024;
 /// Jobs in one transaction.
@@ -122,7 +121,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
     }
 
     async fn run_transaction(&self, partition: &str, jobs: &mut Vec<TransactionJob>) {
-        for attempt in 0..MAX_TRIES {
+        for attempt in 1..=MAX_ATTEMPTS {
             // Drop jobs whose caller has given up or whose deadline has passed: they must not be charged.
             jobs.retain(|job| !job.answer.is_closed() && Instant::now() < job.timing.deadline);
             let Some(deadline) = jobs.iter().map(|job| job.timing.deadline).max() else { return };
@@ -131,7 +130,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
                     let answered = jobs.drain(..).zip(answers);
                     return answered.for_each(|(job, answer)| drop(job.answer.send(answer)));
                 }
-                Ok(None) => sleep(C::RETRY_BACKOFF.mul_f64(f64::from(attempt + 1) * fastrand::f64())).await,
+                Ok(None) => back_off::<C>(attempt).await,
                 Err(error) => {
                     return jobs.drain(..).for_each(|job| drop(job.answer.send(Err(error.clone()))));
                 }

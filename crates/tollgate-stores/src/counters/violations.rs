@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tollgate::Time;
 use tollgate::internal::ban::{Ban, Violations};
 use tollgate::internal::identity::Key;
@@ -21,7 +21,7 @@ use self::log::BanLogCursor;
 use self::record::{OffenderRecord, RecordChange, WriteId};
 use self::seal::Seal;
 use super::StoreError;
-use super::cas::{CasOutcome, CasStore, CasValue, CasWrite};
+use super::cas::{CasOutcome, CasStore, CasValue, CasWrite, MAX_ATTEMPTS, back_off, load_one};
 use super::central::CentralStore;
 use super::name::Naming;
 
@@ -32,8 +32,6 @@ mod seal;
 #[doc(hidden)]
 pub mod testing;
 
-/// Attempts before a conflict is final.
-const MAX_TRIES: u32 = 12;
 /// For all round trips of one update; no request waits for it.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(2);
 /// One round trip gets 1/`ROUND_TRIP_FRACTION` of it; the rest is for retries after an unknown outcome.
@@ -174,8 +172,8 @@ async fn update<C: CasStore, T>(
 ) -> Result<T, StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
     let mut failed = None;
-    for attempt in 1..=MAX_TRIES {
-        let CasValue { bytes, token } = load_one(store, name, name, deadline).await?;
+    for attempt in 1..=MAX_ATTEMPTS {
+        let CasValue { bytes, token } = load_one(store, name, name, round_trip_deadline(deadline)).await?;
         let mut record = match bytes {
             Some(bytes) => {
                 OffenderRecord::decode(&bytes).ok_or_else(|| foreign_value(store.server(name), name))?
@@ -197,23 +195,9 @@ async fn update<C: CasStore, T>(
         if Instant::now() >= deadline {
             break;
         }
-        sleep(C::RETRY_BACKOFF.mul_f64(f64::from(attempt) * fastrand::f64())).await;
+        back_off::<C>(attempt).await;
     }
     Err(failed.unwrap_or_else(|| StoreError::Contended { server: store.server(name) }))
-}
-
-async fn load_one<C: CasStore>(
-    store: &C,
-    partition: &str,
-    name: &str,
-    deadline: Instant,
-) -> Result<CasValue<C::Token>, StoreError> {
-    let loaded = store.load(partition, &[name.to_owned()], round_trip_deadline(deadline)).await?;
-    let missing = || StoreError::Refused {
-        server: store.server(partition),
-        reason: "the response lacks a value that was read".to_owned(),
-    };
-    loaded.into_iter().next().ok_or_else(missing)
 }
 
 fn round_trip_deadline(deadline: Instant) -> Instant {

@@ -68,11 +68,11 @@ impl CassandraBackend {
     ) -> Result<Vec<ChargeResult>, StoreError> {
         let breaker = &self.rows.store.link.breaker;
         breaker.admit()?;
-        let ran = self.rows.run(partition.to_owned(), work, timing).await;
-        if matches!(ran, Err(StoreError::Deadline { .. })) {
+        let results = self.rows.run(partition.to_owned(), work, timing).await;
+        if matches!(results, Err(StoreError::Deadline { .. })) {
             breaker.record_failure("it does not answer in time");
         }
-        ran
+        results
     }
 }
 
@@ -96,7 +96,7 @@ impl CounterBackend for CassandraBackend {
         let charges = batch.items.iter().copied().cloned().collect();
         let work = Work::Charge { charges, names: batch.names.clone(), mode };
         match self.run_in_partition(&batch.partition, work, timing).await {
-            Ok(ran) => ran.into_iter().map(Ok).collect(),
+            Ok(results) => results.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); batch.items.len()],
         }
     }

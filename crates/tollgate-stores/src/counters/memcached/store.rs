@@ -139,8 +139,8 @@ impl MemcachedBackend {
             CounterLayout::Tiers => self.tiers.charge(charge, name, mode, timing).await,
             CounterLayout::Value => {
                 let work = Work::Charge { charges: vec![charge.clone()], names: vec![name.to_owned()], mode };
-                let ran = self.run_value(name, work, timing).await?;
-                ran.into_iter().next().ok_or_else(|| self.pool.server(name).unexpected_reply())
+                let results = self.run_value(name, work, timing).await?;
+                results.into_iter().next().ok_or_else(|| self.pool.server(name).unexpected_reply())
             }
         }
     }

@@ -60,22 +60,22 @@ impl TierSums {
         let amount = if mode == ChargeMode::Charge && fits { charge.cost } else { 0 };
         let mut added = if self.denied.is_likely_denied(target.name, amount) { 0 } else { amount };
         let mut buckets = target.add_and_read(added, timing.deadline).await?;
-        let mut ran = decide::charge(charge, mode, &mut buckets.state(), timing.now).result;
-        if added < amount && ran.outcome.decision.is_allowed() {
+        let mut charged = decide::charge(charge, mode, &mut buckets.state(), timing.now).result;
+        if added < amount && charged.outcome.decision.is_allowed() {
             added = amount;
             buckets = target.add_and_read(added, timing.deadline).await?;
-            ran = decide::charge(charge, mode, &mut buckets.state(), timing.now).result;
+            charged = decide::charge(charge, mode, &mut buckets.state(), timing.now).result;
         }
-        if ran.outcome.grant.is_some() {
+        if charged.outcome.grant.is_some() {
             self.denied.record_allowed(target.name, amount);
-            return Ok(ChargeResult { before: None, ..ran });
+            return Ok(ChargeResult { before: None, ..charged });
         }
         if added > 0 {
             self.denied.record_denied(target.name, amount);
             target.server.execute_detached(target.subtracts(target.step_at(timing.now), added));
         }
         // Retry and reset times need the finest buckets.
-        let excess = match ran.outcome.decision.admission {
+        let excess = match charged.outcome.decision.admission {
             Admission::Deny { .. } => buckets.sum() + charge.cost - limit.rate().count(),
             _ => 0,
         };
@@ -171,12 +171,15 @@ impl TierTarget<'_> {
         let replies = self.server.execute(commands, deadline).await?;
         let mut counts = replies.into_iter().skip(added).map(|reply| parse_count(self.server, Some(reply)));
         // The next step counts into the current one.
-        let others = counts.next_back().unwrap_or(Ok(0))?;
+        let next_step_count = counts.next_back().unwrap_or(Ok(0))?;
         let mut read = Vec::with_capacity(covered.len());
         for bucket in covered {
             let count = counts.next().unwrap_or(Ok(0))?;
-            let running = self.buckets_of(step).any(|own| own == bucket);
-            read.push((bucket, if running { count.saturating_sub(amount) + others } else { count }));
+            let is_current = self.buckets_of(step).any(|own| own == bucket);
+            read.push((
+                bucket,
+                if is_current { count.saturating_sub(amount) + next_step_count } else { count },
+            ));
         }
         Ok(Buckets::new(self.levels, read))
     }
@@ -189,13 +192,13 @@ impl TierTarget<'_> {
 
     /// Adds a cost that became known too late to deny it; the debt is at most one capacity.
     async fn owe(&self, more: u64, timing: CallTiming) -> Result<(), StoreError> {
-        let most = self.limit.rate().count().saturating_mul(2);
-        let amount = more.min(most);
+        let max_sum = self.limit.rate().count().saturating_mul(2);
+        let amount = more.min(max_sum);
         if amount == 0 {
             return Ok(());
         }
         let used = self.add_and_read(amount, timing.deadline).await?.sum();
-        let excess = amount - amount.min(most.saturating_sub(used));
+        let excess = amount - amount.min(max_sum.saturating_sub(used));
         if excess > 0 {
             self.server.execute_detached(self.subtracts(self.step_at(self.now), excess));
         }

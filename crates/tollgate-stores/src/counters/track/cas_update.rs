@@ -2,15 +2,12 @@
 
 use std::fmt::Write as _;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tollgate::internal::track::{Delta, Track};
 
 use super::{MAX_WRITERS, TRACK_TIMEOUT, TrackRecord, micros, write_times};
 use crate::counters::StoreError;
-use crate::counters::transactions::{CasOutcome, CasStore, CasValue, CasWrite};
-
-/// Attempts before a conflict is final.
-const MAX_TRIES: u32 = 12;
+use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite, MAX_ATTEMPTS, back_off, load_one};
 
 /// Adds a delta to a record by compare-and-swap.
 pub(crate) async fn add<C: CasStore>(
@@ -20,7 +17,7 @@ pub(crate) async fn add<C: CasStore>(
     delta: &Delta,
 ) -> Result<(), StoreError> {
     let deadline = Instant::now() + TRACK_TIMEOUT;
-    for attempt in 1..=MAX_TRIES {
+    for attempt in 1..=MAX_ATTEMPTS {
         let (mut record, token) = load(store, partition, name, deadline).await?;
         if !record.add(delta) {
             return Ok(());
@@ -30,9 +27,7 @@ pub(crate) async fn add<C: CasStore>(
         let write = CasWrite { name: name.to_owned(), token, bytes, lifetime };
         match store.swap(partition, &[write], deadline).await? {
             CasOutcome::Applied => return Ok(()),
-            CasOutcome::Conflict => {
-                sleep(C::RETRY_BACKOFF.mul_f64(f64::from(attempt) * fastrand::f64())).await
-            }
+            CasOutcome::Conflict => back_off::<C>(attempt).await,
         }
     }
     Err(StoreError::Contended { server: store.server(partition) })
@@ -53,9 +48,7 @@ async fn load<C: CasStore>(
     name: &str,
     deadline: Instant,
 ) -> Result<(TrackRecord, C::Token), StoreError> {
-    let mut loaded = store.load(partition, &[name.to_owned()], deadline).await?;
-    let missing = || StoreError::Refused { server: store.server(partition), reason: "no answer".to_owned() };
-    let CasValue { bytes, token } = loaded.pop().ok_or_else(missing)?;
+    let CasValue { bytes, token } = load_one(store, partition, name, deadline).await?;
     let record =
         bytes.map_or(Ok(TrackRecord::default()), |bytes| TrackRecord::read(&bytes, &store.server(partition)));
     Ok((record?, token))

@@ -10,16 +10,16 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tollgate::Time;
 use tollgate::internal::ban::{Ban, BanSource};
 use tollgate::internal::identity::Key;
 
 use super::record::{pop_bytes, pop_text, push_text};
 use super::seal::Seal;
-use super::{BanEvent, MAX_TRIES, UPDATE_TIMEOUT, foreign_value, load_one, round_trip_deadline};
+use super::{BanEvent, UPDATE_TIMEOUT, foreign_value, round_trip_deadline};
 use crate::counters::StoreError;
-use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite};
+use crate::counters::cas::{CasOutcome, CasStore, CasValue, CasWrite, MAX_ATTEMPTS, back_off, load_one};
 use crate::counters::varint::{pop_varint, push_varints};
 
 const VERSION: u8 = 1;
@@ -77,8 +77,9 @@ pub(super) async fn append<C: CasStore>(
 async fn allocate_numbers<C: CasStore>(store: &C, count: u64) -> Result<RangeInclusive<u64>, StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
     let name = head_name();
-    for tried in 1..=MAX_TRIES {
-        let CasValue { bytes, token } = load_one(store, LOG_PARTITION, &name, deadline).await?;
+    for attempt in 1..=MAX_ATTEMPTS {
+        let CasValue { bytes, token } =
+            load_one(store, LOG_PARTITION, &name, round_trip_deadline(deadline)).await?;
         let head = read_head(store, bytes)?;
         let BanLogHead { epoch, last } =
             head.unwrap_or_else(|| BanLogHead { epoch: fastrand::u64(1..), last: 0 });
@@ -87,7 +88,7 @@ async fn allocate_numbers<C: CasStore>(store: &C, count: u64) -> Result<RangeInc
         if store.swap(LOG_PARTITION, &[write], round_trip_deadline(deadline)).await? == CasOutcome::Applied {
             return Ok(last + 1..=next.last);
         }
-        sleep(C::RETRY_BACKOFF.mul_f64(f64::from(tried) * fastrand::f64())).await;
+        back_off::<C>(attempt).await;
     }
     Err(StoreError::Contended { server: store.server(LOG_PARTITION) })
 }
@@ -99,26 +100,25 @@ async fn write_entries<C: CasStore>(
     let deadline = Instant::now() + UPDATE_TIMEOUT;
     let names: Vec<_> = entries.iter().map(|(number, _)| entry_name(*number)).collect();
     let loaded = store.load(LOG_PARTITION, &names, round_trip_deadline(deadline)).await?;
-    let write =
-        |((name, CasValue { token, .. }), (_, (bytes, lifetime))): ((_, CasValue<_>), &(_, (Vec<u8>, _)))| {
-            CasWrite { name, token, bytes: bytes.clone(), lifetime: *lifetime }
-        };
-    let writes: Vec<_> = names.into_iter().zip(loaded).zip(entries).map(write).collect();
+    let mut writes = Vec::with_capacity(entries.len());
+    for ((name, value), (_, (bytes, lifetime))) in names.into_iter().zip(loaded).zip(entries) {
+        writes.push(CasWrite { name, token: value.token, bytes: bytes.clone(), lifetime: *lifetime });
+    }
     store.swap(LOG_PARTITION, &writes, round_trip_deadline(deadline)).await.map(|_| ())
 }
 
 /// The entries after the cursor, in order; in the first call, all that have not expired.
 pub(super) async fn read<C: CasStore>(
     store: &C,
-    position: &mut BanLogCursor,
+    cursor: &mut BanLogCursor,
 ) -> Result<Vec<Vec<u8>>, StoreError> {
     let deadline = Instant::now() + UPDATE_TIMEOUT;
-    let loaded = load_one(store, LOG_PARTITION, &head_name(), deadline).await?;
+    let loaded = load_one(store, LOG_PARTITION, &head_name(), round_trip_deadline(deadline)).await?;
     let Some(head) = read_head(store, loaded.bytes)? else {
-        *position = BanLogCursor::default();
+        *cursor = BanLogCursor::default();
         return Ok(Vec::new());
     };
-    let numbers = position.unread(head);
+    let numbers = cursor.unread(head);
     let mut entries = Vec::new();
     for page in numbers.chunks(PAGE) {
         let names: Vec<_> = page.iter().map(|number| entry_name(*number)).collect();
@@ -127,13 +127,13 @@ pub(super) async fn read<C: CasStore>(
         for (number, loaded) in page.iter().zip(loaded) {
             match loaded.bytes {
                 Some(bytes) => entries.push((*number, bytes)),
-                None => position.record_gap(*number, head),
+                None => cursor.record_gap(*number, head),
             }
         }
     }
     // Advance only now: after an error everything is read again.
-    position.head = Some(head);
-    entries.iter().for_each(|(number, _)| _ = position.gaps.remove(number));
+    cursor.head = Some(head);
+    entries.iter().for_each(|(number, _)| _ = cursor.gaps.remove(number));
     Ok(entries.into_iter().map(|(_, bytes)| bytes).collect())
 }
 

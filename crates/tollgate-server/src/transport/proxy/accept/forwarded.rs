@@ -13,6 +13,7 @@ use tollgate::internal::identity::forwarded::{ForwardingHeader, client_ip, last_
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
 /// The remote end of a downstream connection.
 pub struct Peer {
     ip: IpAddr,
