@@ -96,7 +96,7 @@ impl Proxy {
             workers,
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
             hold_queues: Arc::default(),
-            read_ahead: Budget::new(wait::hold_wait::MAX_READ_AHEAD_BYTES),
+            read_ahead: Budget::new(exchange::MAX_READ_AHEAD_BYTES),
             counts: ProxyCounts::default(),
             latencies: LatencyHistogram::default(),
         })

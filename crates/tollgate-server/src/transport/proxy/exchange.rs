@@ -7,8 +7,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER,
-    SEC_WEBSOCKET_ACCEPT, UPGRADE,
+    ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, UPGRADE,
 };
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
@@ -20,7 +19,7 @@ use tollgate::internal::verdict::whole_seconds;
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 
 use crate::config::{HostHeader, ProxyConfig};
-use crate::gate::{FieldSelection, GateSnapshot};
+use crate::gate::{FieldSelection, Gate, GateSnapshot};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::accept::client_connection::{ActiveStream, StreamActivity};
@@ -32,10 +31,12 @@ use crate::transport::proxy::accept::websocket::WebSocketHandshake;
 use crate::transport::proxy::body::{Download, ResponseBody, StallLimits, Upload};
 use crate::transport::proxy::decide::identify::ProxyDecision;
 use crate::transport::proxy::respond::error_response::{self, ErrorFormat};
-use crate::transport::proxy::respond::{merge_headers, tunnel};
+use crate::transport::proxy::respond::merge_headers;
+use crate::transport::proxy::respond::tunnel::PendingUpgrade;
 use crate::transport::proxy::upstream::connect::Requires;
 use crate::transport::proxy::upstream::forward::{self, ForwardError, OutgoingRequest};
 use crate::transport::proxy::upstream::server::InFlightGuard;
+use crate::transport::proxy::wait::budget::BudgetReservation;
 use crate::transport::proxy::wait::enqueue::{DeniedRequest, RequestQueue, STATUS_PATH};
 use crate::transport::proxy::wait::settlement::UnsettledCharges;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
@@ -43,6 +44,10 @@ use crate::transport::proxy::{Proxy, RouteSnapshot};
 /// How much of a rejected request's body is read and discarded, so that the client gets to read the response.
 const DISCARD_BYTES: usize = 1 << 20;
 const DISCARD_TIME: Duration = Duration::from_secs(5);
+/// How much of a held request's body is read ahead.
+const READ_AHEAD_BYTES: usize = 16 << 10;
+/// Bound on the read-ahead of all held requests together.
+pub const MAX_READ_AHEAD_BYTES: usize = 64 << 20;
 
 /// The connection that a request arrived on.
 pub struct ConnectionContext {
@@ -154,6 +159,51 @@ impl ConnectionContext {
         let mut charges = Box::new(UnsettledCharges::take_from(verdict));
         Box::pin(self.wait_for_release(request, &mut charges, verdict, decided_at)).await?;
         Ok(Some(charges))
+    }
+
+    /// Returns when the request is released. If the client disconnects meanwhile or the queue is full, all charges are
+    /// refunded.
+    async fn wait_for_release(
+        &self,
+        request: &mut ProxiedRequest,
+        charges: &mut UnsettledCharges,
+        verdict: &EngineVerdict,
+        decided_at: Time,
+    ) -> Result<(), ExchangeError> {
+        let queue_is_busy =
+            charges.queue().is_some_and(|queue| self.proxy.hold_queues.has_requests_for(queue));
+        if verdict.delay.is_zero() && !queue_is_busy {
+            charges.finish_wait(None);
+            return Ok(());
+        }
+        let gate = &self.proxy.gate;
+        let mut refund_guard = RefundOnDrop { gate, charges, is_complete: false };
+        let Some((queue, charge)) = refund_guard.charges.take_held() else { return Ok(()) };
+        let (rule, mut charge) = charge.unzip();
+        let release_at = decided_at + verdict.delay;
+        let max_held = request.route.config.max_held;
+        let Some(mut held) = self.proxy.hold_queues.enqueue(gate, queue, release_at, &mut charge, max_held)
+        else {
+            self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
+            charge.into_iter().for_each(|charge| gate.refund(charge));
+            return Err(ExchangeError::HoldQueueFull(verdict.delay));
+        };
+        self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
+        // A part of the body is read ahead: the end of the connection is detected only behind it.
+        let mut reservation = BudgetReservation::of(&self.proxy.read_ahead);
+        let mut may_read_ahead =
+            !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES);
+        let charge = loop {
+            tokio::select! {
+                charge = held.wait() => break charge,
+                more = request.upload.read_ahead(), if may_read_ahead => {
+                    may_read_ahead = more.map_err(ForwardError::from)? && request.upload.prefix().len() < READ_AHEAD_BYTES;
+                }
+            }
+        };
+        refund_guard.is_complete = true;
+        refund_guard.charges.finish_wait(rule.zip(charge));
+        Ok(())
     }
 
     /// Answers a status query for a queued request. Limits and bans apply to it as to any request.
@@ -378,34 +428,17 @@ fn discard(request: ProxiedRequest) {
     tokio::spawn(timeout(DISCARD_TIME, reading));
 }
 
-/// A client connection that is about to be upgraded.
-struct PendingUpgrade {
-    client: OnUpgrade,
-    protocol: HeaderValue,
-    handshake: Option<WebSocketHandshake>,
-    active_stream: Option<ActiveStream>,
+/// A wait in a hold queue: refunds all charges if dropped early.
+struct RefundOnDrop<'a> {
+    gate: &'a Gate,
+    charges: &'a mut UnsettledCharges,
+    is_complete: bool,
 }
 
-impl PendingUpgrade {
-    /// Joins both connections, and responds to the client.
-    fn complete(
-        self,
-        mut response: Response<Incoming>,
-        in_flight: InFlightGuard,
-    ) -> Result<Response<ResponseBody>, ForwardError> {
-        if self.handshake.as_ref().is_some_and(|handshake| !handshake.is_answered_by(response.headers())) {
-            return Err(ForwardError::InvalidUpgrade);
+impl Drop for RefundOnDrop<'_> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            self.charges.refund_all(self.gate);
         }
-        let upstream = hyper::upgrade::on(&mut response);
-        tunnel::spawn(self.client, upstream, (in_flight, self.active_stream));
-        let mut response = response.map(|_| ResponseBody::Full(http_body_util::Full::default()));
-        if self.handshake.is_some() {
-            *response.status_mut() = StatusCode::OK;
-            response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
-        } else {
-            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
-            response.headers_mut().entry(UPGRADE).or_insert(self.protocol);
-        }
-        Ok(response)
     }
 }

@@ -3,7 +3,6 @@
 pub(super) mod budget;
 pub(super) mod enqueue;
 pub(super) mod hold;
-pub(super) mod hold_wait;
 pub(super) mod replay;
 pub(super) mod retry_schedule;
 pub(super) mod settlement;

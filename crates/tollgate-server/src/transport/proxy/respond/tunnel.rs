@@ -1,4 +1,4 @@
-//! Tunnels upgraded connections: copies bytes both ways until both ends are closed.
+//! Upgrades: answers the client, and copies bytes both ways until both ends are closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,17 +6,58 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{MissedTickBehavior, interval};
+
+use crate::transport::proxy::accept::client_connection::ActiveStream;
+use crate::transport::proxy::accept::websocket::WebSocketHandshake;
+use crate::transport::proxy::body::ResponseBody;
+use crate::transport::proxy::upstream::forward::ForwardError;
+use crate::transport::proxy::upstream::server::InFlightGuard;
 
 /// A tunnel without data in either direction for this long is closed.
 const MAX_IDLE: Duration = Duration::from_secs(3600);
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// A client connection that is about to be upgraded.
+pub struct PendingUpgrade {
+    pub client: OnUpgrade,
+    pub protocol: HeaderValue,
+    pub handshake: Option<WebSocketHandshake>,
+    pub active_stream: Option<ActiveStream>,
+}
+
+impl PendingUpgrade {
+    /// Joins both connections, and responds to the client.
+    pub fn complete(
+        self,
+        mut response: Response<Incoming>,
+        in_flight: InFlightGuard,
+    ) -> Result<Response<ResponseBody>, ForwardError> {
+        if self.handshake.as_ref().is_some_and(|handshake| !handshake.is_answered_by(response.headers())) {
+            return Err(ForwardError::InvalidUpgrade);
+        }
+        let upstream = hyper::upgrade::on(&mut response);
+        spawn(self.client, upstream, (in_flight, self.active_stream));
+        let mut response = response.map(|_| ResponseBody::Full(http_body_util::Full::default()));
+        if self.handshake.is_some() {
+            *response.status_mut() = StatusCode::OK;
+            response.headers_mut().remove(SEC_WEBSOCKET_ACCEPT);
+        } else {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            response.headers_mut().entry(UPGRADE).or_insert(self.protocol);
+        }
+        Ok(response)
+    }
+}
+
 /// Joins the two ends; `held` is dropped when the tunnel ends.
-pub fn spawn(client: OnUpgrade, upstream: OnUpgrade, guard: impl Send + 'static) {
+fn spawn(client: OnUpgrade, upstream: OnUpgrade, guard: impl Send + 'static) {
     tokio::spawn(async move {
         let ends = tokio::try_join!(client, upstream);
         if let Ok((client, upstream)) = ends {
