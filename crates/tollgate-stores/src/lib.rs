@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 pub mod counters;
+#[cfg(any(feature = "redis", feature = "postgres"))]
+mod password_file;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod rules;
 #[cfg(all(feature = "testing", feature = "redis", feature = "memcached", feature = "cassandra"))]

@@ -9,6 +9,8 @@ use std::str::FromStr;
 use thiserror::Error;
 use tollgate::internal::request::percent::{self, Plus};
 
+use crate::password_file;
+
 /// The address of a Redis or Valkey installation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisAddress {
@@ -47,12 +49,28 @@ impl fmt::Display for Endpoint {
 pub(super) struct RedisCredentials {
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
+    /// Read for every connection, so that the password can be rotated.
+    pub(super) password_file: Option<PathBuf>,
+}
+
+impl RedisCredentials {
+    /// The password, from its file if there is one.
+    pub(super) fn read_password(&self) -> Result<Option<String>, String> {
+        match &self.password_file {
+            Some(path) => password_file::read(path).map(Some),
+            None => Ok(self.password.clone()),
+        }
+    }
+
+    fn has_two_passwords(&self) -> bool {
+        self.password.is_some() && self.password_file.is_some()
+    }
 }
 
 impl fmt::Debug for RedisCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let password = self.password.as_ref().map(|_| "…");
-        f.debug_struct("Login").field("user", &self.user).field("password", &password).finish()
+        f.debug_struct("Login").field("user", &self.user).field("password", &password).finish_non_exhaustive()
     }
 }
 
@@ -92,12 +110,16 @@ pub enum RedisAddressError {
     NoSocket,
     #[error("a ? or @ in a user or password must be written %3F or %40")]
     Unescaped,
-    #[error("unknown option '{0}': use db, ca, cert, key, sentinel_user or sentinel_password")]
+    #[error(
+        "unknown option '{0}': use db, password_file, ca, cert, key, sentinel_user, sentinel_password or sentinel_password_file"
+    )]
     Option(String),
     #[error("option '{0}' is for rediss addresses")]
     NotTls(String),
     #[error("cert and key go together")]
     CertificateWithoutKey,
+    #[error("both a password and a password file: keep one")]
+    TwoPasswords,
 }
 
 const DEFAULT_PORT: u16 = 6379;
@@ -186,13 +208,20 @@ impl RedisAddress {
             };
             match name {
                 "db" => self.database = parse_database(&value)?,
+                "password_file" => self.credentials.password_file = Some(PathBuf::from(value)),
                 "ca" => file(&mut self.tls, |files, path| files.ca = Some(path))?,
                 "cert" => file(&mut self.tls, |files, path| files.certificate = Some(path))?,
                 "key" => file(&mut self.tls, |files, path| files.key = Some(path))?,
                 "sentinel_user" => self.sentinel_credentials.user = Some(value),
                 "sentinel_password" => self.sentinel_credentials.password = Some(value),
+                "sentinel_password_file" => {
+                    self.sentinel_credentials.password_file = Some(PathBuf::from(value));
+                }
                 _ => return Err(RedisAddressError::Option(name.to_owned())),
             }
+        }
+        if self.credentials.has_two_passwords() || self.sentinel_credentials.has_two_passwords() {
+            return Err(RedisAddressError::TwoPasswords);
         }
         let half = |files: &TlsFiles| files.certificate.is_some() != files.key.is_some();
         if self.tls.as_ref().is_some_and(half) {
@@ -206,7 +235,7 @@ impl RedisAddress {
 fn parse_login(text: &str) -> RedisCredentials {
     let filled = |text: &str| Some(percent_decode(text)).filter(|text| !text.is_empty());
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    RedisCredentials { user: filled(user), password: filled(password) }
+    RedisCredentials { user: filled(user), password: filled(password), password_file: None }
 }
 
 fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Endpoint>, RedisAddressError> {
@@ -272,6 +301,9 @@ mod tests {
         let group = read("redis+sentinel://:secret@a,b:1/main/2?sentinel_password=other");
         assert_eq!(group.deployment, RedisDeployment::Sentinel { sentinels, service: "main".to_owned() });
         assert_eq!((group.database, group.sentinel_credentials.password.as_deref()), (2, Some("other")));
+        let mounted = read("redis://me@a?password_file=/run/secrets/redis").credentials;
+        assert_eq!(mounted.password_file, Some(PathBuf::from("/run/secrets/redis")));
+        assert!(mounted.read_password().expect_err("no such file").contains("/run/secrets/redis"));
         assert_eq!(
             read("redis+cluster://a,b:7").deployment,
             RedisDeployment::Cluster(vec![tcp("a", 6379), tcp("b", 7)])
@@ -303,6 +335,7 @@ mod tests {
             ("redis+cluster://a,b?db=1", "only database 0"),
             ("redis+sentinel://a,b", "no service"),
             ("redis+unix://", "no socket"),
+            ("redis://u:hunter2@host?password_file=/x", "keep one"),
         ];
         for (text, part) in cases {
             let message = text.parse::<RedisAddress>().expect_err(text).to_string();

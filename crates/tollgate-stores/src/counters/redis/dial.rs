@@ -112,9 +112,9 @@ async fn open(endpoint: &Endpoint, tls: Option<&Arc<ClientConfig>>) -> io::Resul
 }
 
 async fn login(connection: &RedisConnection, options: &RedisConnectOptions) -> Result<(), String> {
-    match (&options.credentials.user, &options.credentials.password) {
-        (Some(user), Some(password)) => expect_ok(connection, &["AUTH", user, password]).await,
-        (None, Some(password)) => expect_ok(connection, &["AUTH", password]).await,
+    match (&options.credentials.user, options.credentials.read_password()?) {
+        (Some(user), Some(password)) => expect_ok(connection, &["AUTH", user, &password]).await,
+        (None, Some(password)) => expect_ok(connection, &["AUTH", &password]).await,
         _ => expect_ok(connection, &["PING"]).await,
     }
 }

@@ -1,7 +1,7 @@
 //! A connection to one server, and the classification of its errors.
 
 use std::future::poll_fn;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
@@ -10,6 +10,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, NoTls};
 
 use super::PgServer;
 use super::tls::PgTls;
+use crate::password_file;
 use crate::rules::DbError;
 
 /// Notifications in the queue; more of them carry no information.
@@ -62,7 +63,7 @@ impl PgConnection {
     ) -> Result<PgConnection, String> {
         let mut config = server.config.clone();
         if let Some(path) = &options.password_file {
-            config.password(read_password(path)?);
+            config.password(password_file::read(path)?);
         }
         let (client, notified) = match &options.tls {
             None => spawn_connection(config.connect(NoTls).await),
@@ -114,13 +115,6 @@ where
         }
     });
     Ok((client, notified))
-}
-
-/// The password in a file, without a trailing newline.
-fn read_password(path: &Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| format!("password_file {}: {error}", path.display()))?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// Whether a connection is usable after this error: the server is not shutting down or starting, and is still

@@ -11,7 +11,7 @@ use tollgate_testkit::central::strange::{self, serve, serve_counted};
 use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{ready, usual};
-use tollgate_testkit::{SOON, eventually, free_port};
+use tollgate_testkit::{Folder, SOON, eventually, free_port};
 
 fn five() -> Limit {
     limit("5/h", Shape::GCRA)
@@ -39,6 +39,16 @@ async fn a_wrong_password_is_reported() {
     check_error(&at(":hunter2@"), "WRONGPASS").await;
     check_error(&at("me:hunter2@"), "WRONGPASS").await;
     check_error(&at(""), "NOAUTH").await;
+    let folder = Folder::new();
+    let password = folder.write("password", "hunter2\n");
+    let from_file = format!("{}?password_file={}", at("me@"), password.display());
+    check_error(&from_file, "WRONGPASS").await;
+    folder.write("password", "mine\n");
+    hit(&ready(&from_file).await, &own("login", "file", five()))
+        .await
+        .expect("the file has the password now");
+    std::fs::remove_file(&password).expect("the file exists");
+    check_error(&from_file, "password_file").await;
     for login in [":right@", "me:mine@"] {
         let store = ready(&at(login)).await;
         for shape in [Shape::GCRA, FIXED, Shape::SlidingLog, Shape::SlidingCounter] {
