@@ -1,6 +1,11 @@
-//! Memory maintenance after a long job: returns free memory to the system, and moves the heap to huge pages.
+//! The allocator of static builds, and memory maintenance after a long job: returns free memory to the system, and moves
+//! the heap to huge pages.
 //!
-//! Neither reads or writes memory that is in use. Both take time and do not belong on the request path.
+//! Maintenance neither reads nor writes memory that is in use. It takes time and does not belong on the request path.
+
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Returns free memory to the system; the allocator would keep it for later allocations.
 pub fn trim() {
@@ -11,6 +16,14 @@ pub fn trim() {
         }
         // SAFETY: a function of the C library; it takes its own locks and may be called at any time.
         unsafe { malloc_trim(0) };
+    }
+    #[cfg(target_env = "musl")]
+    {
+        unsafe extern "C" {
+            fn mi_collect(force: bool);
+        }
+        // SAFETY: a function of the allocator; it may be called by any thread at any time.
+        unsafe { mi_collect(true) };
     }
 }
 

@@ -15,11 +15,15 @@ mod allow;
 mod audit;
 mod ban;
 mod check;
+mod completions;
 mod demo;
 mod enforce;
+mod health;
+mod init;
 mod input_file;
 mod key;
 mod listing;
+mod man;
 mod out;
 mod overrides;
 mod progress;
@@ -83,6 +87,11 @@ enum CliCommand {
         #[arg(long)]
         once: bool,
     },
+    /// Write a commented configuration file
+    #[command(after_help = "Examples:
+  tollgate init                    # tollgate.yaml in this folder
+  tollgate init /etc/tollgate --state-dir /var/lib/tollgate")]
+    Init(init::InitArgs),
     /// Query the decision API of a running server: exits 0 if allowed, 1 if denied
     #[command(after_help = "Example:
   tollgate check POST /login --email ann@example.com")]
@@ -121,6 +130,21 @@ enum CliCommand {
     /// Set up the central store of the counters
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Show whether a server is ready: exits 0 if it is, 1 if not yet, 4 if there is none
+    #[command(after_help = "Example:
+  tollgate health --admin http://127.0.0.1:7070")]
+    Health(health::HealthArgs),
+    /// Print the completion script of a shell
+    #[command(after_help = "Examples:
+  tollgate completions bash > /etc/bash_completion.d/tollgate
+  tollgate completions zsh > /usr/local/share/zsh/site-functions/_tollgate
+  tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
+    Completions(completions::CompletionsArgs),
+    /// Print or write the manual pages
+    #[command(after_help = "Examples:
+  tollgate man | man -l -
+  tollgate man /usr/local/share/man/man1")]
+    Man(man::ManArgs),
 }
 
 /// The address of the admin API, and the output format.
@@ -179,6 +203,7 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Serve { config } => serve::run(&config),
         CliCommand::Proxy(args) => proxy::run(&args),
         CliCommand::Demo { once } => demo::run(once),
+        CliCommand::Init(args) => init::run(&args),
         CliCommand::Check(args) => check::run(&args),
         CliCommand::Rules(command) => rules::run(&command),
         CliCommand::Ban(command) => ban::run(&command),
@@ -189,5 +214,8 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Queue(command) => queue::run(&command),
         CliCommand::Key(command) => key::run(&command),
         CliCommand::Store(command) => store::run(&command),
+        CliCommand::Health(args) => health::run(&args),
+        CliCommand::Completions(args) => completions::run(&args),
+        CliCommand::Man(args) => man::run(&args),
     }
 }

@@ -27,6 +27,7 @@ mod reload;
 mod response;
 mod rules_follower;
 mod state;
+mod systemd;
 mod tokens;
 mod transport;
 

@@ -18,6 +18,25 @@ pub fn try_line(text: impl std::fmt::Display) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
+/// Prints a whole file. A closed pipe is not an error.
+pub fn file(bytes: &[u8]) -> io::Result<()> {
+    match io::stdout().lock().write_all(bytes) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// The exit code of writing a file; an error is printed.
+pub fn written(result: io::Result<()>) -> Exit {
+    match result {
+        Ok(()) => Exit::Success,
+        Err(error) => {
+            message(format!("error: {error}"));
+            Exit::Failure
+        }
+    }
+}
+
 /// Prints a message to stderr.
 pub fn message(text: impl std::fmt::Display) {
     writeln!(io::stderr().lock(), "{text}").ok();

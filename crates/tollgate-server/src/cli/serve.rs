@@ -25,7 +25,7 @@ use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
 use crate::transport::http::{self, AllowedCallers, CallerAccess};
 use crate::transport::proxy::{self, Certificate, Proxy};
-use crate::{assemble, fleet_bans, notice, tokens::Tokens};
+use crate::{assemble, fleet_bans, notice, systemd, tokens::Tokens};
 
 /// How long a start waits for the bans of the central store.
 const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,6 +106,9 @@ pub fn log_to_stderr() {
 /// Raises the limit of open files to the maximum: each connection is a file descriptor.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return; // a service manager may have set both, and forbidden the call
+    }
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!(%error, "the limit on open files cannot be raised");
     }
@@ -198,8 +201,10 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let generation = policy.generation();
         let noun = if count == 1 { "rule" } else { "rules" };
         tracing::info!("{count} {noun} in force, generation {generation}");
+        systemd::notify("READY=1");
         signals.received().await;
         tracing::info!("stopping");
+        systemd::notify("STOPPING=1");
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
         tracking::flush(&gate).await;

@@ -9,6 +9,7 @@ mod imports;
 mod keys;
 mod lists;
 mod rules;
+mod setup;
 mod tokens;
 mod usage;
 
