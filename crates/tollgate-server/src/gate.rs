@@ -13,6 +13,7 @@ use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::{FieldSource, Key};
 use tollgate::internal::request::fields;
 use tollgate::internal::rule::RuleSetError;
+use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::ChargeReceipt;
 use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
 use tollgate::{Clock, Hit, Time};
@@ -24,11 +25,10 @@ use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
 
 mod central;
-mod field_selection;
 pub mod tracking;
 
 pub use central::CentralBackend;
-pub use field_selection::FieldSelection;
+pub use tollgate::internal::http::FieldSelection;
 
 pub struct Gate {
     pub engine: EngineCore,
@@ -247,6 +247,12 @@ impl Gate {
 
     pub fn now(&self) -> Time {
         self.clock.now()
+    }
+}
+
+impl Settle for Gate {
+    fn settle(&self, receipt: ChargeReceipt, real_cost: u64) {
+        Gate::settle(self, receipt, real_cost);
     }
 }
 

@@ -8,19 +8,12 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue}
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tollgate::Reason;
 use tollgate::internal::EngineVerdict;
+use tollgate::internal::denial::{self, Denial};
 use tollgate::internal::document::{self, Problems};
 use tollgate::internal::headers::{HeaderStyle, headers};
 
 use crate::connection::{FullResponse, ReadBodyError};
-
-/// The registry of problem types.
-macro_rules! registry {
-    () => {
-        "https://iana.org/assignments/http-problem-types#"
-    };
-}
 
 pub fn json(status: StatusCode, body: &impl Serialize) -> FullResponse {
     let body = serde_json::to_vec(body).expect("what we answer is valid JSON");
@@ -52,12 +45,7 @@ pub fn html_page(status: StatusCode, detail: &str) -> FullResponse {
 }
 
 pub fn status(verdict: &EngineVerdict) -> StatusCode {
-    match (verdict.allowed, verdict.reason) {
-        (true, _) => StatusCode::OK,
-        (false, Reason::Ban) => StatusCode::FORBIDDEN,
-        (false, Reason::StoreError) => StatusCode::SERVICE_UNAVAILABLE,
-        (false, _) => StatusCode::TOO_MANY_REQUESTS,
-    }
+    StatusCode::from_u16(denial::status(verdict)).expect("verdicts have valid statuses")
 }
 
 pub fn write_headers<B>(answer: &mut Response<B>, verdict: &EngineVerdict, style: HeaderStyle) {
@@ -70,21 +58,15 @@ pub fn write_headers<B>(answer: &mut Response<B>, verdict: &EngineVerdict, style
 /// A denial as a registered problem type, for APIs behind the proxy.
 pub fn denial(verdict: &EngineVerdict) -> FullResponse {
     let status = status(verdict);
-    let kind = match verdict.reason {
-        Reason::Ban => "about:blank",
-        Reason::StoreError => concat!(registry!(), "temporary-reduced-capacity"),
-        _ => concat!(registry!(), "quota-exceeded"),
-    };
-    let violated: Vec<_> =
-        verdict.enforced().filter(|limit| !limit.allowed).map(|limit| limit.policy().to_string()).collect();
+    let denial = Denial::of(verdict);
     let mut body = json!({
-        "type": kind,
+        "type": denial.kind,
         "title": status.canonical_reason(),
         "status": status.as_u16(),
-        "detail": verdict.message(),
+        "detail": denial.detail,
     });
-    if !violated.is_empty() {
-        body["violated-policies"] = violated.into();
+    if !denial.violated.is_empty() {
+        body["violated-policies"] = denial.violated.into();
     }
     let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
     with_type(status, "application/problem+json", body)

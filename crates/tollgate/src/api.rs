@@ -6,6 +6,6 @@ mod policy;
 mod verdict;
 
 pub use config_file::SETTINGS_OF_THE_SERVER;
-pub use engine::{Engine, EngineBuilder, EngineError, KeyNameError};
-pub use policy::{Policy, RulesError};
+pub use engine::{Engine, EngineBuilder, EngineError, KeyNameError, core_of};
+pub use policy::{Policy, RulesError, snapshot_of};
 pub use verdict::{LimitStatus, Receipt, Verdict};

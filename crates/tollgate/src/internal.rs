@@ -1,6 +1,6 @@
 //! What the other crates of this project are built from. It is no part of the public API and changes without notice.
 
-pub use crate::api::SETTINGS_OF_THE_SERVER;
+pub use crate::api::{SETTINGS_OF_THE_SERVER, core_of, snapshot_of};
 pub use crate::enforce::Enforce;
 pub use crate::engine::{EngineCore, EngineSetup};
 pub use crate::limit::{Limit, Rate, Shape};
@@ -16,9 +16,12 @@ macro_rules! expose {
 }
 
 expose! {
-    algorithm ban changes document enforce engine event fingerprint headers hit identity limit limiter policy
-    request rule rule_stats store time track verdict
+    algorithm ban changes denial document enforce engine event fingerprint headers hit hold identity limit limiter policy
+    request rule rule_stats settlement store time track verdict
 }
+
+#[cfg(feature = "http")]
+expose! { http }
 
 #[cfg(feature = "testing")]
 pub mod testing {

@@ -130,6 +130,15 @@ mod engine;
 
 mod headers;
 
+mod denial;
+
+mod settlement;
+
+mod hold;
+
+#[cfg(feature = "http")]
+mod http;
+
 #[deny(missing_docs)]
 mod limiter;
 

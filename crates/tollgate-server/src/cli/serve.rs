@@ -309,7 +309,6 @@ fn serve_proxy(
     if let Some(certificate) = certificate {
         servers.spawn(certificate.watch(shutdown.clone()));
     }
-    servers.spawn(Arc::clone(proxy).run_hold_queues(shutdown.clone()));
     servers.spawn(Arc::clone(proxy).run_replay(shutdown.clone()));
     servers.spawn(proxy::watch_upstream_ca(Arc::clone(proxy), shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwap;
 use tollgate::internal::document::{Problem, Problems};
+use tollgate::internal::hold::HoldQueues;
+use tollgate::internal::http::ProxyTrust;
 
 use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::Shutdown;
@@ -30,13 +32,11 @@ pub use tls::{Certificate, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
 
-use accept::forwarded::ProxyTrust;
 use accept::heartbeat::Heartbeat;
 use upstream::balance::RoundRobinCursor;
 use upstream::connect::UpstreamTlsClient;
 use upstream::server::Upstream;
 use wait::budget::Budget;
-use wait::hold::HoldQueues;
 
 pub struct Proxy {
     gate: Arc<Gate>,
@@ -135,11 +135,6 @@ impl Proxy {
     /// The number of held requests.
     pub fn held_requests(&self) -> usize {
         self.hold_queues.waiting()
-    }
-
-    /// Releases held requests when they are due, until the shutdown.
-    pub async fn run_hold_queues(self: Arc<Self>, shutdown: Shutdown) {
-        wait::hold::watch(Arc::clone(&self.hold_queues), Arc::clone(&self.gate), shutdown).await;
     }
 
     pub fn upstreams(&self) -> Vec<UpstreamReport> {

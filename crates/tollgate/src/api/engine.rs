@@ -242,3 +242,8 @@ fn check_limits(policy: &PolicySnapshot, memory_bytes: usize) -> Result<(), Engi
 fn parse_key(text: &str) -> Result<Key, KeyNameError> {
     Key::parse(text).map_err(|error| KeyNameError::Key(error.to_string()))
 }
+
+/// The core of an engine, for the crates of this project.
+pub fn core_of(engine: &Engine) -> &EngineCore {
+    &engine.core
+}

@@ -64,3 +64,8 @@ impl FromStr for Policy {
         Policy::from_yaml(text)
     }
 }
+
+/// The snapshot that a policy becomes, for the crates of this project.
+pub fn snapshot_of(policy: &Policy) -> &PolicySnapshot {
+    &policy.snapshot
+}

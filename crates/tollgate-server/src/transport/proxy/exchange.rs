@@ -13,13 +13,16 @@ use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tollgate::Time;
+use tollgate::internal::headers::headers;
+use tollgate::internal::http::merge_headers;
+use tollgate::internal::settlement::{RefundOnDrop, UnsettledCharges};
 use tollgate::internal::verdict::whole_seconds;
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 
 use crate::config::{HostHeader, ProxyConfig};
-use crate::gate::{FieldSelection, Gate, GateSnapshot};
+use crate::gate::{FieldSelection, GateSnapshot};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::accept::client_connection::{ActiveStream, StreamActivity};
@@ -31,14 +34,12 @@ use crate::transport::proxy::accept::websocket::WebSocketHandshake;
 use crate::transport::proxy::body::{Download, ResponseBody, StallLimits, Upload};
 use crate::transport::proxy::decide::identify::ProxyDecision;
 use crate::transport::proxy::respond::error_response::{self, ErrorFormat};
-use crate::transport::proxy::respond::merge_headers;
 use crate::transport::proxy::respond::tunnel::PendingUpgrade;
 use crate::transport::proxy::upstream::connect::Requires;
 use crate::transport::proxy::upstream::forward::{self, ForwardError, OutgoingRequest};
 use crate::transport::proxy::upstream::server::InFlightGuard;
 use crate::transport::proxy::wait::budget::BudgetReservation;
 use crate::transport::proxy::wait::enqueue::{DeniedRequest, RequestQueue, STATUS_PATH};
-use crate::transport::proxy::wait::settlement::UnsettledCharges;
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// How much of a rejected request's body is read and discarded, so that the client gets to read the response.
@@ -177,8 +178,8 @@ impl ConnectionContext {
             return Ok(());
         }
         let gate = &self.proxy.gate;
-        let mut refund_guard = RefundOnDrop { gate, charges, is_complete: false };
-        let Some((queue, charge)) = refund_guard.charges.take_held() else { return Ok(()) };
+        let mut refund_guard = RefundOnDrop::new(&**gate, charges);
+        let Some((queue, charge)) = refund_guard.charges().take_held() else { return Ok(()) };
         let (rule, mut charge) = charge.unzip();
         let release_at = decided_at + verdict.delay;
         let max_held = request.route.config.max_held;
@@ -195,14 +196,13 @@ impl ConnectionContext {
             !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES);
         let charge = loop {
             tokio::select! {
-                charge = held.wait() => break charge,
+                charge = held.wait(|| gate.now(), sleep) => break charge,
                 more = request.upload.read_ahead(), if may_read_ahead => {
                     may_read_ahead = more.map_err(ForwardError::from)? && request.upload.prefix().len() < READ_AHEAD_BYTES;
                 }
             }
         };
-        refund_guard.is_complete = true;
-        refund_guard.charges.finish_wait(rule.zip(charge));
+        refund_guard.complete().finish_wait(rule.zip(charge));
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl ConnectionContext {
             handshake: request.handshake.take(),
             active_stream: self.stream_activity.as_ref().map(ActiveStream::new),
         });
-        merge_headers::write(response.headers_mut(), verdict, request.snapshot.live.headers);
+        merge_headers(response.headers_mut(), &headers(verdict, request.snapshot.live.headers));
         self.build_response(response, in_flight, client, route.config.timeouts.idle)
     }
 
@@ -307,7 +307,8 @@ impl ConnectionContext {
 
     fn settle(&self, charges: Option<Box<UnsettledCharges>>, status: StatusCode, headers: &HeaderMap) {
         if let Some(mut charges) = charges {
-            charges.settle(&self.proxy.gate, status.as_u16(), headers);
+            let header = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+            charges.settle(&*self.proxy.gate, status.as_u16(), header);
         }
     }
 
@@ -426,19 +427,4 @@ fn discard(request: ProxiedRequest) {
         }
     };
     tokio::spawn(timeout(DISCARD_TIME, reading));
-}
-
-/// A wait in a hold queue: refunds all charges if dropped early.
-struct RefundOnDrop<'a> {
-    gate: &'a Gate,
-    charges: &'a mut UnsettledCharges,
-    is_complete: bool,
-}
-
-impl Drop for RefundOnDrop<'_> {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            self.charges.refund_all(self.gate);
-        }
-    }
 }

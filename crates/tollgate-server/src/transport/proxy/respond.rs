@@ -1,5 +1,4 @@
-//! Responses to the client: errors, merged headers, tunnels.
+//! Responses to the client: errors, tunnels.
 
 pub(super) mod error_response;
-pub(super) mod merge_headers;
 pub(super) mod tunnel;

@@ -9,6 +9,8 @@ use std::time::Duration;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::watch;
+use tollgate::internal::hold::{HeldRequest, HoldQueues};
+use tollgate::internal::http::ProxyTrust;
 use tollgate::internal::identity::FieldSource;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
@@ -20,7 +22,7 @@ use crate::gate::Gate;
 use crate::testing::gate;
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::client_connection::{ClientStream, serve_http1, serve_http2};
-use crate::transport::proxy::accept::forwarded::{Peer, ProxyTrust, Scheme};
+use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
 pub use crate::transport::proxy::accept::framing::BodyLength;
 use crate::transport::proxy::accept::framing::Framing;
 use crate::transport::proxy::accept::hop_by_hop;
@@ -28,7 +30,6 @@ use crate::transport::proxy::accept::sanitize::{RequestOrigin, sanitize_headers}
 use crate::transport::proxy::decide::identify::BodyPrefix;
 pub use crate::transport::proxy::decide::json::{Completeness, fields as json_fields};
 use crate::transport::proxy::exchange::ConnectionContext;
-use crate::transport::proxy::wait::hold::{HeldRequest, HoldQueues};
 use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
 /// The request heads on a connection, read in pieces.
@@ -101,12 +102,13 @@ impl HoldRoom {
 
     /// Holds `count` requests of one key until all have left.
     pub fn hold(&self, count: usize, leaving: Leaving) {
-        let mut held: Vec<HeldRequest> = (0..count).map(|_| self.enter()).collect();
+        let mut held: Vec<HeldRequest<Gate>> = (0..count).map(|_| self.enter()).collect();
         match leaving {
             Leaving::InOrder => {
                 for (second, held) in held.iter_mut().enumerate() {
-                    self.queues.release_due(HELD_AT + Duration::from_secs(second as u64));
-                    let released = pin!(held.wait()).poll(&mut Context::from_waker(Waker::noop()));
+                    let now = HELD_AT + Duration::from_secs(second as u64);
+                    let waiting = pin!(held.wait(|| now, |_| std::future::pending::<()>()));
+                    let released = waiting.poll(&mut Context::from_waker(Waker::noop()));
                     assert!(
                         matches!(released, Poll::Ready(Some(_))),
                         "request {second} is released in order"
@@ -122,7 +124,7 @@ impl HoldRoom {
         assert_eq!(self.queues.waiting(), 0);
     }
 
-    fn enter(&self) -> HeldRequest {
+    fn enter(&self) -> HeldRequest<Gate> {
         let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), HELD_AT);
         let mut charge = verdict.receipt.take();
         let key = charge.as_ref().and_then(ChargeReceipt::queue_key).expect("it is charged");

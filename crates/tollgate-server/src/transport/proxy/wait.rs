@@ -1,8 +1,6 @@
-//! Between a verdict and the upstream: hold queues, the durable request queue, settlement of charges.
+//! Between a verdict and the upstream: held requests, the durable request queue.
 
 pub(super) mod budget;
 pub(super) mod enqueue;
-pub(super) mod hold;
 pub(super) mod replay;
 pub(super) mod retry_schedule;
-pub(super) mod settlement;

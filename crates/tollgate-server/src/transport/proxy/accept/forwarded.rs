@@ -7,8 +7,9 @@ use std::sync::Mutex;
 
 use bytes::Bytes;
 use hyper::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue};
+use tollgate::internal::http::{ProxyTrust, lines};
 use tollgate::internal::identity::address::{TrustedProxies, canonical_ip};
-use tollgate::internal::identity::forwarded::{ForwardingHeader, client_ip, last_parameter};
+use tollgate::internal::identity::forwarded::{ForwardingHeader, last_parameter};
 
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -21,22 +22,6 @@ pub struct Peer {
     address: HeaderValue,
     /// Cache of the last `Forwarded` element with its host: most connections use one host.
     element: Mutex<Option<(HeaderValue, HeaderValue)>>,
-}
-
-/// Which proxies may name the client's address, and in which header.
-#[derive(Clone, Copy)]
-pub struct ProxyTrust<'c> {
-    pub proxies: &'c TrustedProxies,
-    pub header: ForwardingHeader,
-}
-
-impl ProxyTrust<'_> {
-    fn name(self) -> HeaderName {
-        match self.header {
-            ForwardingHeader::XForwardedFor => X_FORWARDED_FOR,
-            ForwardingHeader::Forwarded => FORWARDED,
-        }
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,10 +51,7 @@ impl Peer {
 
     /// The client's address: the peer's, or the one that trusted proxies name.
     pub fn client(&self, headers: &HeaderMap, trust: ProxyTrust<'_>) -> IpAddr {
-        if !self.is_trusted(trust.proxies) {
-            return self.ip;
-        }
-        client_ip(self.ip, trust.header, &lines(headers, trust.name()), trust.proxies)
+        trust.client(self.ip, headers)
     }
 
     /// Writes the forwarding headers. Of `Forwarded` and `X-Forwarded-For`, trusted proxies write only one; the other
@@ -125,12 +107,6 @@ impl Peer {
         *last = Some((host.clone(), element.clone()));
         element
     }
-}
-
-/// The values of a header. One that is not text becomes `unknown`, which ends the walk, as any value without an address
-/// does.
-fn lines(headers: &HeaderMap, name: HeaderName) -> Vec<&str> {
-    headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("unknown")).collect()
 }
 
 /// An address in the syntax of `Forwarded` (RFC 7239, 6).

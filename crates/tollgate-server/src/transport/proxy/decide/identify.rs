@@ -75,13 +75,8 @@ impl ConnectionContext {
     ) -> Hit<'r> {
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         let client = self.peer.client(&parts.headers, route.trust());
-        let mut hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
-        for name in &fields.headers {
-            for value in parts.headers.get_all(name) {
-                hit = hit.field(FieldSource::Header, name.as_str(), text_of(value));
-            }
-        }
-        hit
+        let hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
+        fields.add_headers(hit, &parts.headers)
     }
 }
 
@@ -99,10 +94,6 @@ fn needs_body(policy: &PolicySnapshot, hit: &Hit<'_>, route: &RouteSnapshot) -> 
 
 fn in_body(attribute: &Attribute) -> bool {
     matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
-}
-
-fn text_of(value: &HeaderValue) -> Cow<'_, str> {
-    String::from_utf8_lossy(value.as_bytes())
 }
 
 /// Fields behind this prefix are not found.

@@ -8,10 +8,11 @@ use hyper::client::conn::{http1, http2};
 use hyper::header::HeaderValue;
 use tokio::time::Instant;
 use tollgate::Time;
+use tollgate::internal::settlement::Permits;
 
 use crate::config::UpstreamAddress;
+use crate::gate::Gate;
 use crate::transport::proxy::body::Upload;
-use crate::transport::proxy::wait::settlement::Permits;
 
 /// Consecutive failures after which an upstream is ejected.
 const MAX_FAILURES: u32 = 3;
@@ -100,7 +101,7 @@ pub struct InFlightGuard {
     worker: usize,
     sender: Option<UpstreamSender>,
     /// Concurrency permits, released on drop.
-    permits: Option<Permits>,
+    permits: Option<Permits<Gate>>,
 }
 
 impl InFlightGuard {
@@ -110,7 +111,7 @@ impl InFlightGuard {
     }
 
     /// Attaches permits that are released when the exchange is over, however it ends.
-    pub fn attach_permits(&mut self, permits: Option<Permits>) {
+    pub fn attach_permits(&mut self, permits: Option<Permits<Gate>>) {
         self.permits = permits;
     }
 

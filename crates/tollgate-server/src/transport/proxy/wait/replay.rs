@@ -7,21 +7,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::Request;
-use hyper::header::{HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{HOST, HeaderName, HeaderValue};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tollgate::Time;
 use tollgate::internal::EngineVerdict;
+use tollgate::internal::http::ProxyTrust;
+use tollgate::internal::settlement::UnsettledCharges;
 
 use crate::connection::{DRAIN_TIMEOUT, Shutdown, shutdown_requested};
 use crate::queue::{QueuedRequest, QueuedState};
 use crate::transport::proxy::Proxy;
-use crate::transport::proxy::accept::forwarded::{Peer, ProxyTrust, Scheme};
+use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
 use crate::transport::proxy::body::Upload;
 use crate::transport::proxy::upstream::connect::Requires;
 use crate::transport::proxy::upstream::forward::{self, OutgoingRequest};
 use crate::transport::proxy::wait::enqueue::RequestQueue;
-use crate::transport::proxy::wait::settlement::UnsettledCharges;
 
 /// Bound on replayed requests in flight.
 const MAX_IN_FLIGHT: usize = 16;
@@ -184,12 +185,13 @@ async fn deliver(
         Ok(forwarded) => forwarded,
         Err(failure) => {
             let problem = crate::response::ProblemDetails::from(failure);
-            charges.settle(&proxy.gate, problem.status.as_u16(), &HeaderMap::new());
+            charges.settle(&*proxy.gate, problem.status.as_u16(), |_| None);
             return Err(problem.detail);
         }
     };
     in_flight.attach_permits(permits);
-    charges.settle(&proxy.gate, response.status().as_u16(), response.headers());
+    let header = |name: &str| response.headers().get(name).map(HeaderValue::as_bytes);
+    charges.settle(&*proxy.gate, response.status().as_u16(), header);
     let status = response.status().as_u16();
     let mut body = response.into_body();
     let drained = async { while let Some(Ok(_)) = body.frame().await {} };

@@ -1,14 +1,13 @@
 //! Merges the verdict's headers with those of the API: lists are joined, and of single numbers the stricter one
 //! remains. The API's limits are never loosened.
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
-use tollgate::internal::EngineVerdict;
-use tollgate::internal::headers::{HeaderStyle, headers, merge_ratelimit};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use crate::headers::{Headers, merge_ratelimit};
 
 const X_REMAINING: &str = "x-ratelimit-remaining";
 
-pub fn write(response: &mut HeaderMap, verdict: &EngineVerdict, style: HeaderStyle) {
-    let ours = headers(verdict, style);
+pub fn merge_headers(response: &mut HeaderMap, ours: &Headers) {
     let x_left = ours.iter().find(|(name, _)| *name == X_REMAINING).and_then(|(_, left)| left.parse().ok());
     let keep_theirs = x_left.is_some_and(|left| is_stricter(response, left));
     for (name, value) in ours.iter() {
@@ -47,10 +46,12 @@ fn to_value(text: &str) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::internal::{EngineCore, PolicySnapshot};
-    use tollgate::{Hit, Time};
-
     use super::*;
+    use crate::engine::EngineCore;
+    use crate::headers::{HeaderStyle, headers};
+    use crate::hit::Hit;
+    use crate::policy::PolicySnapshot;
+    use crate::time::Time;
 
     fn merged(theirs: &[(&'static str, &'static str)], style: HeaderStyle) -> Vec<String> {
         let policy = PolicySnapshot::from_yaml("rules: [{ id: own, limit: 5/m }]").unwrap();
@@ -60,7 +61,7 @@ mod tests {
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
             .collect();
-        write(&mut response, &verdict, style);
+        merge_headers(&mut response, &headers(&verdict, style));
         response.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
     }
 

@@ -1,17 +1,27 @@
 //! Settles the charges of a request after its response: refunds, corrected costs, released concurrency permits.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::header::HeaderMap;
 use smallvec::SmallVec;
-use tollgate::internal::EngineVerdict;
-use tollgate::internal::fingerprint::Fingerprint;
-use tollgate::internal::limit::{Release, Shape};
-use tollgate::internal::rule::{Rule, RuleRef};
-use tollgate::internal::store::ChargeReceipt;
 
-use crate::gate::Gate;
+use crate::fingerprint::Fingerprint;
+use crate::limit::{Release, Shape};
+use crate::rule::{Rule, RuleRef};
+use crate::store::ChargeReceipt;
+use crate::verdict::EngineVerdict;
+
+/// Where charges are corrected: in memory, or in the background in a central store.
+pub trait Settle {
+    /// Corrects the cost of a charge.
+    fn settle(&self, receipt: ChargeReceipt, real_cost: u64);
+
+    /// Reverts a charge, except for what time has given back already.
+    fn refund(&self, receipt: ChargeReceipt) {
+        self.settle(receipt, 0);
+    }
+}
 
 /// A charge of a hold queue, with the rule that holds.
 pub type HeldCharge = (RuleRef, ChargeReceipt);
@@ -63,6 +73,11 @@ impl UnsettledCharges {
         charges
     }
 
+    /// Whether charges depend on the response.
+    pub fn is_open(&self) -> bool {
+        !self.on_response.is_empty()
+    }
+
     /// The hold queue with the longest wait.
     pub fn queue(&self) -> Option<Fingerprint> {
         self.held.first()?.1.queue_key()
@@ -82,40 +97,86 @@ impl UnsettledCharges {
     }
 
     /// Refunds everything: the request was not served.
-    pub fn refund_all(&mut self, gate: &Gate) {
+    pub fn refund_all(&mut self, counters: &(impl Settle + ?Sized)) {
         let later = self.on_response.drain(..).chain(self.held.drain(..)).map(|(_, receipt)| receipt);
         let all = later.chain(self.permits.drain(..)).chain(self.rest.drain(..));
-        all.for_each(|receipt| gate.refund(receipt));
+        all.for_each(|receipt| counters.refund(receipt));
     }
 
-    /// Settles by the response: free, the full cost, or a stated cost.
-    pub fn settle(&mut self, gate: &Gate, status: u16, headers: &HeaderMap) {
+    /// Settles by the response: free, the full cost, or the cost stated in the header of the rule.
+    pub fn settle<'h>(
+        &mut self,
+        counters: &impl Settle,
+        status: u16,
+        header: impl Fn(&str) -> Option<&'h [u8]>,
+    ) {
         for (rule, receipt) in self.on_response.drain(..) {
-            let cost = rule.cost_from.as_ref().and_then(|name| headers.get(name.as_ref()));
-            let cost = cost.and_then(|cost| cost.to_str().ok()?.trim().parse().ok());
+            let cost = rule.cost_from.as_ref().and_then(|name| header(name));
+            let cost = cost.and_then(|cost| std::str::from_utf8(cost).ok()?.trim().parse().ok());
             match cost {
-                _ if !rule.count_when.counts(status) => gate.refund(receipt),
-                Some(cost) => gate.settle(receipt, cost),
+                _ if !rule.count_when.counts(status) => counters.refund(receipt),
+                Some(cost) => counters.settle(receipt, cost),
                 None => {}
             }
         }
     }
 
     /// Permits to be released when the request is over, however it ends.
-    pub fn permits(&mut self, gate: &Arc<Gate>) -> Option<Permits> {
+    pub fn permits<S: Settle>(&mut self, counters: &Arc<S>) -> Option<Permits<S>> {
         let permits = std::mem::take(&mut self.permits);
-        (!permits.is_empty()).then(|| Permits { gate: Arc::clone(gate), receipts: permits })
+        (!permits.is_empty()).then(|| Permits { counters: Arc::clone(counters), receipts: permits })
+    }
+}
+
+/// A wait before the request is served: refunds all charges if dropped early.
+pub struct RefundOnDrop<G, C>
+where
+    G: Deref<Target: Settle>,
+    C: DerefMut<Target = UnsettledCharges>,
+{
+    counters: G,
+    charges: Option<C>,
+}
+
+impl<G, C> RefundOnDrop<G, C>
+where
+    G: Deref<Target: Settle>,
+    C: DerefMut<Target = UnsettledCharges>,
+{
+    pub fn new(counters: G, charges: C) -> RefundOnDrop<G, C> {
+        RefundOnDrop { counters, charges: Some(charges) }
+    }
+
+    pub fn charges(&mut self) -> &mut UnsettledCharges {
+        self.charges.as_mut().expect("charges are taken at the end only")
+    }
+
+    /// The wait is over: nothing is refunded.
+    pub fn complete(mut self) -> C {
+        self.charges.take().expect("charges are taken at the end only")
+    }
+}
+
+impl<G, C> Drop for RefundOnDrop<G, C>
+where
+    G: Deref<Target: Settle>,
+    C: DerefMut<Target = UnsettledCharges>,
+{
+    fn drop(&mut self) {
+        if let Some(charges) = &mut self.charges {
+            charges.refund_all(&*self.counters);
+        }
     }
 }
 
 /// Permits of concurrency limits, released on drop.
-pub struct Permits {
-    gate: Arc<Gate>,
+pub struct Permits<S: Settle> {
+    counters: Arc<S>,
     receipts: SmallVec<[ChargeReceipt; 1]>,
 }
 
-impl Drop for Permits {
+impl<S: Settle> Drop for Permits<S> {
     fn drop(&mut self) {
-        self.receipts.drain(..).for_each(|receipt| self.gate.refund(receipt));
+        self.receipts.drain(..).for_each(|receipt| self.counters.refund(receipt));
     }
 }

@@ -4,10 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use hyper::header::{AUTHORIZATION, COOKIE, HeaderName};
-use tollgate::internal::PolicySnapshot;
-use tollgate::internal::identity::{Attribute, FieldSource, Key};
-use tollgate::internal::rule::Rule;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE, HeaderName};
+
+use crate::hit::Hit;
+use crate::identity::{Attribute, FieldSource, Key};
+use crate::policy::PolicySnapshot;
+use crate::rule::Rule;
 
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct FieldSelection {
@@ -60,6 +63,18 @@ impl FieldSelection {
         }
         self.headers.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         self.headers.dedup();
+    }
+
+    /// Adds the selected headers of a request, with all their values, to its hit.
+    #[inline]
+    pub fn add_headers<'r>(&'r self, mut hit: Hit<'r>, headers: &'r HeaderMap) -> Hit<'r> {
+        for name in &self.headers {
+            for value in headers.get_all(name) {
+                hit =
+                    hit.field(FieldSource::Header, name.as_str(), String::from_utf8_lossy(value.as_bytes()));
+            }
+        }
+        hit
     }
 
     pub fn covers(&self, other: &FieldSelection) -> bool {
