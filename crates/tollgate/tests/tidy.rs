@@ -240,6 +240,7 @@ fn crates_without_unsafe_code_forbid_it() {
     for (krate, root_file, attribute) in [
         ("tollgate-stores", "lib.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-client", "lib.rs", "#![forbid(unsafe_code)]"),
+        ("tollgate-tower", "lib.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-server", "main.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-server", "lib.rs", "#![deny(unsafe_code)]"), // but for calls of the C library
     ] {
@@ -254,7 +255,7 @@ fn crates_without_unsafe_code_forbid_it() {
 
 #[test]
 fn every_source_file_has_a_header_and_a_bounded_size() {
-    for krate in ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-server"] {
+    for krate in ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-tower", "tollgate-server"] {
         for source in sources(krate) {
             let name = source.name();
             assert!(source.text.starts_with("//! "), "{name} does not say what it is");
@@ -292,8 +293,9 @@ fn no_text_names_the_machine_it_was_written_on() {
 fn no_type_name_is_declared_twice() {
     const TWINS: [&str; 1] = ["Slot"];
     let mut declared = std::collections::BTreeMap::<String, Vec<String>>::new();
-    for source in
-        ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-server"].into_iter().flat_map(sources)
+    for source in ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-tower", "tollgate-server"]
+        .into_iter()
+        .flat_map(sources)
     {
         for line in source.code.lines().map(str::trim_start).filter(|line| line.starts_with("pub")) {
             let mut words =
@@ -377,7 +379,7 @@ fn is_name(text: &str) -> bool {
 fn the_architecture_names_what_exists() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the document can be read");
     let tree = tree();
-    let crates = ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-server"];
+    let crates = ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-tower", "tollgate-server"];
     let words: Vec<(String, std::collections::HashSet<String>)> = crates
         .into_iter()
         .flat_map(sources)

@@ -82,7 +82,9 @@ impl Peer {
                 headers.entry(X_FORWARDED_PROTO).or_insert(own_proto);
             }
             ForwardingHeader::Forwarded => {
-                let parameter = |name| last_parameter(&lines(headers, FORWARDED), name).and_then(as_header);
+                let lines = lines(headers, FORWARDED);
+                let lines: Vec<&str> = lines.iter().map(|line| &**line).collect();
+                let parameter = |name| last_parameter(&lines, name).and_then(as_header);
                 let forwarded_host = parameter("host");
                 let forwarded_proto = parameter("proto");
                 add(headers, FORWARDED, &self.element(host));

@@ -1,0 +1,257 @@
+//! Settings of a layer, checked when it is built.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::Response;
+use serde_json::json;
+use thiserror::Error;
+use tollgate::internal::hold::HoldQueues;
+use tollgate::internal::identity::Attribute;
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
+use tollgate::internal::rule::{OnExceed, Rule};
+use tollgate::internal::{PolicySnapshot, core_of, snapshot_of};
+use tollgate::{
+    Clock, Engine, EngineBuilder, EngineError, FieldSource, HeaderStyle, Hit, Policy, RulesError,
+};
+
+use crate::layer::RateLimitLayer;
+use crate::limiter::{Identify, LimiterSettings, MapDenial, RateLimiter, RequestNeeds};
+use crate::request::IncomingRequest;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+use crate::shared_counters::{SharedCounters, StoreOptions};
+
+/// Requests that may be held at once, unless set otherwise.
+const DEFAULT_MAX_HELD: usize = 10_000;
+
+/// Settings of a [`RateLimitLayer`]. Rules or a limit are required, the rest is optional.
+#[derive(Default)]
+#[must_use]
+pub struct RateLimitBuilder {
+    policy: Option<Result<Policy, RulesError>>,
+    engine: EngineBuilder,
+    trusted: Vec<String>,
+    forwarding_header: ForwardingHeader,
+    headers: HeaderStyle,
+    identify: Option<Box<Identify>>,
+    map_denial: Option<Box<MapDenial>>,
+    max_held: Option<usize>,
+    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    store: Option<StoreOptions>,
+}
+
+/// Why a layer cannot be made, or rules are rejected.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LayerError {
+    /// The engine rejects the rules, or their limits do not fit the memory.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// There is neither a limit nor rules.
+    #[error("nothing to limit by: set a limit or rules")]
+    NoRules,
+    /// A rule has a setting that the layer or the store does not support.
+    #[error("rule {rule}: {reason}")]
+    Unsupported {
+        /// The rule's id.
+        rule: String,
+        /// The setting, and what to use instead.
+        reason: String,
+    },
+    /// A trusted proxy is not an address or a network.
+    #[error("{0}")]
+    TrustedProxies(String),
+    /// The store's address is not valid, or it cannot be opened.
+    #[error("store: {0}")]
+    Store(String),
+}
+
+impl From<RulesError> for LayerError {
+    fn from(error: RulesError) -> LayerError {
+        LayerError::Engine(error.into())
+    }
+}
+
+impl RateLimitBuilder {
+    /// One limit for each client address, such as `100/m`.
+    pub fn limit(self, rate: &str) -> Self {
+        self.limit_by("ip", rate)
+    }
+
+    /// One limit for each value of an attribute, such as `user` or `header:x-api-key`. Requests without one share one
+    /// counter.
+    pub fn limit_by(self, attribute: &str, rate: &str) -> Self {
+        let rule = json!({"id": "default", "key": [attribute], "limit": rate, "missing_key": "shared"});
+        self.rules(&json!({ "rules": [rule] }).to_string())
+    }
+
+    /// Rules from YAML or JSON, as in the server's file.
+    pub fn rules(mut self, text: &str) -> Self {
+        self.policy = Some(Policy::from_yaml(text));
+        self
+    }
+
+    /// Rules that were read before.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Some(Ok(policy));
+        self
+    }
+
+    /// Proxies and load balancers in front, by address or network. Only they may name the client's address: without
+    /// this, forwarding headers are ignored.
+    pub fn trusted_proxies<T: Into<String>>(mut self, networks: impl IntoIterator<Item = T>) -> Self {
+        self.trusted = networks.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The header that trusted proxies write: `X-Forwarded-For` by default.
+    pub fn forwarding_header(mut self, header: ForwardingHeader) -> Self {
+        self.forwarding_header = header;
+        self
+    }
+
+    /// The headers of responses.
+    pub fn headers(mut self, style: HeaderStyle) -> Self {
+        self.headers = style;
+        self
+    }
+
+    /// Adds identities that the layer cannot see: a user from an extension, a plan, a cost.
+    ///
+    /// ```
+    /// use tollgate_tower::{Hit, RateLimitLayer, IncomingRequest};
+    ///
+    /// #[derive(Clone)]
+    /// struct Account { id: String, plan: String }
+    ///
+    /// fn identify<'r>(request: IncomingRequest<'r>, hit: Hit<'r>) -> Hit<'r> {
+    ///     match request.extension::<Account>() {
+    ///         Some(account) => hit.user(&account.id).attribute("plan", &account.plan),
+    ///         None => hit,
+    ///     }
+    /// }
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .rules("rules: [{id: api, key: user, limits_by: {attr: plan, free: [10/m], pro: [100/m]}}]")
+    ///     .identify(identify)
+    ///     .build()?;
+    /// # Ok::<(), tollgate_tower::LayerError>(())
+    /// ```
+    pub fn identify(
+        mut self,
+        identify: impl for<'r> Fn(IncomingRequest<'r>, Hit<'r>) -> Hit<'r> + Send + Sync + 'static,
+    ) -> Self {
+        self.identify = Some(Box::new(identify));
+        self
+    }
+
+    /// Changes the response to a denied request: it gets the one that would be sent.
+    pub fn map_denial(
+        mut self,
+        map: impl Fn(Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.map_denial = Some(Box::new(map));
+        self
+    }
+
+    /// How many requests may be held at once by rules with `on_exceed: hold`: 10,000 by default. Further ones are
+    /// denied.
+    pub fn max_held(mut self, requests: usize) -> Self {
+        self.max_held = Some(requests);
+        self
+    }
+
+    /// How much memory counters may take: a gibibyte by default. It is reserved, and committed as keys arrive.
+    pub fn memory_bytes(mut self, bytes: usize) -> Self {
+        self.engine = self.engine.memory_bytes(bytes);
+        self
+    }
+
+    /// The time to count by; [`Clock::manual`] is for tests.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.engine = self.engine.clock(clock);
+        self
+    }
+
+    /// Counts on servers that several processes share, such as `redis://127.0.0.1:6379`; the address is as in the
+    /// server's file. The layer is then built inside a tokio runtime, connects in the background, and applies
+    /// `on_store_error` of each rule while the store does not answer.
+    ///
+    /// A Tollgate server with the same store and rules shares the counters.
+    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    pub fn store(mut self, url: &str) -> Self {
+        self.store.get_or_insert_default().url = url.to_owned();
+        self
+    }
+
+    /// The key under which emails, API keys, tokens and cookies are hashed in the store's keys. All processes that share
+    /// counters need the same. Without it they are hashed, but can be guessed.
+    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    pub fn store_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.store.get_or_insert_default().secret = Some(secret.into());
+        self
+    }
+
+    /// How long a decision may wait for the store.
+    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    pub fn store_deadline(mut self, deadline: std::time::Duration) -> Self {
+        self.store.get_or_insert_default().deadline = Some(deadline);
+        self
+    }
+
+    /// The layer.
+    pub fn build(self) -> Result<RateLimitLayer, LayerError> {
+        let policy = self.policy.ok_or(LayerError::NoRules)??;
+        check_policy(snapshot_of(&policy))?;
+        let trusted = TrustedProxies::parse(self.trusted.iter().map(String::as_str))
+            .map_err(|error| LayerError::TrustedProxies(error.to_string()))?;
+        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        let shared = self.store.map(SharedCounters::open).transpose()?;
+        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        if let Some(shared) = &shared {
+            shared.check(snapshot_of(&policy))?;
+        }
+        let engine: Engine = self.engine.build(policy)?;
+        let core = core_of(&engine);
+        let needs = RequestNeeds::of_policy(&core.policy(), &core.ban_attributes());
+        let settings = LimiterSettings {
+            trusted,
+            forwarding_header: self.forwarding_header,
+            headers: self.headers,
+            identify: self.identify,
+            map_denial: self.map_denial,
+            max_held: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
+        };
+        Ok(RateLimitLayer::new(RateLimiter {
+            engine,
+            needs: ArcSwap::from_pointee(needs),
+            settings,
+            hold_queues: Arc::<HoldQueues>::default(),
+            #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+            shared,
+            has_warned: AtomicBool::new(false),
+        }))
+    }
+}
+
+/// Rejects what only the server can do.
+pub(crate) fn check_policy(policy: &PolicySnapshot) -> Result<(), LayerError> {
+    policy.rules().iter().try_for_each(|rule| match unsupported(rule) {
+        Some(reason) => Err(LayerError::Unsupported { rule: rule.id.to_string(), reason }),
+        None => Ok(()),
+    })
+}
+
+fn unsupported(rule: &Rule) -> Option<String> {
+    if rule.on_exceed == OnExceed::Queue {
+        return Some("on_exceed: queue needs the server; use hold or reject".to_owned());
+    }
+    let in_body = |attribute: &&Attribute| {
+        matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
+    };
+    let field = rule.attributes().find(in_body)?;
+    Some(format!("{field} is in the body, which a layer does not read; add an attribute by `identify`"))
+}

@@ -1,0 +1,202 @@
+//! The state of a layer: the engine, and how requests become hits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tollgate::internal::engine::EngineCore;
+use tollgate::internal::hold::HoldQueues;
+use tollgate::internal::http::{FieldSelection, ProxyTrust};
+use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
+use tollgate::internal::identity::{Attribute, Key};
+use tollgate::internal::settlement::Settle;
+use tollgate::internal::store::ChargeReceipt;
+use tollgate::internal::{EngineVerdict, PolicySnapshot, core_of, hit, snapshot_of};
+use tollgate::{Engine, HeaderStyle, Hit, KeyNameError, Policy, Time, Usage};
+
+use crate::builder::{LayerError, check_policy};
+use crate::request::IncomingRequest;
+#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+use crate::shared_counters::SharedCounters;
+
+/// Adds identities to a hit.
+pub(crate) type Identify = dyn for<'r> Fn(IncomingRequest<'r>, Hit<'r>) -> Hit<'r> + Send + Sync;
+/// Changes the response to a denied request.
+pub(crate) type MapDenial =
+    dyn Fn(http::Response<bytes::Bytes>) -> http::Response<bytes::Bytes> + Send + Sync;
+
+/// Decides the requests of one or several [layers](crate::RateLimitLayer): rules, counters and bans.
+///
+/// A layer shares it with every service that it makes, and [hands it out](crate::RateLimitLayer::limiter) for changes
+/// while requests are served.
+pub struct RateLimiter {
+    pub(crate) engine: Engine,
+    pub(crate) needs: ArcSwap<RequestNeeds>,
+    pub(crate) settings: LimiterSettings,
+    pub(crate) hold_queues: Arc<HoldQueues>,
+    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    pub(crate) shared: Option<SharedCounters>,
+    pub(crate) has_warned: AtomicBool,
+}
+
+/// Settings that are fixed for the lifetime of a limiter.
+pub(crate) struct LimiterSettings {
+    pub(crate) trusted: TrustedProxies,
+    pub(crate) forwarding_header: ForwardingHeader,
+    pub(crate) headers: HeaderStyle,
+    pub(crate) identify: Option<Box<Identify>>,
+    pub(crate) map_denial: Option<Box<MapDenial>>,
+    pub(crate) max_held: usize,
+}
+
+/// What the rules and bans in force need of a request.
+#[derive(Clone)]
+pub(crate) struct RequestNeeds {
+    fields: FieldSelection,
+    host: bool,
+    ip: bool,
+}
+
+impl RequestNeeds {
+    pub(crate) fn of_policy(policy: &PolicySnapshot, bans: &[Attribute]) -> RequestNeeds {
+        let mut host = policy.names_hosts();
+        let mut ip = false;
+        policy.for_each_attribute(|attribute| {
+            host |= *attribute == Attribute::Host;
+            ip |= *attribute == Attribute::Ip;
+        });
+        host |= bans.contains(&Attribute::Host);
+        RequestNeeds { fields: FieldSelection::of_policy(policy, bans), host, ip }
+    }
+
+    fn union(&self, other: &RequestNeeds) -> RequestNeeds {
+        let fields = self.fields.union(&other.fields);
+        RequestNeeds { fields, host: self.host || other.host, ip: self.ip || other.ip }
+    }
+}
+
+impl RateLimiter {
+    /// Replaces the rules. Keys keep what they have used under rules with the same id. Rules that the layer or the store
+    /// does not support are rejected, and those in force stay.
+    pub fn apply(&self, policy: Policy) -> Result<(), LayerError> {
+        let snapshot = snapshot_of(&policy);
+        check_policy(snapshot)?;
+        self.check_store(snapshot)?;
+        // Before the policy is in force: a rule never lacks what it needs. What is no longer needed is harmless.
+        let more = RequestNeeds::of_policy(snapshot, &[]);
+        self.needs.rcu(|needs| needs.union(&more));
+        Ok(self.engine.apply(policy)?)
+    }
+
+    /// Bans a key such as `ip:203.0.113.9` or `header:x-tenant:acme` for a time. With a shared store, too, a ban is in
+    /// force in this process only.
+    pub fn ban(&self, key: &str, duration: Duration, reason: &str) -> Result<(), KeyNameError> {
+        if let Ok(key) = Key::parse(key) {
+            let host = key.parts().iter().any(|(attribute, _)| *attribute == Attribute::Host);
+            let more = RequestNeeds { fields: FieldSelection::of_key(&key), host, ip: false };
+            self.needs.rcu(|needs| needs.union(&more));
+        }
+        self.engine.ban(key, duration, reason)
+    }
+
+    /// Lifts the ban of a key; returns whether there was one.
+    pub fn unban(&self, key: &str) -> Result<bool, KeyNameError> {
+        self.engine.unban(key)
+    }
+
+    /// How much memory its keys take.
+    pub fn memory_usage(&self) -> Usage {
+        self.engine.memory_usage()
+    }
+
+    /// The number of requests that are held at the moment.
+    pub fn held(&self) -> usize {
+        self.hold_queues.waiting()
+    }
+
+    /// The time that it counts by.
+    pub fn clock(&self) -> &tollgate::Clock {
+        self.engine.clock()
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.engine.clock().now()
+    }
+
+    pub(crate) fn core(&self) -> &EngineCore {
+        core_of(&self.engine)
+    }
+
+    /// Decides with counters in memory.
+    #[inline]
+    pub(crate) fn check(&self, head: IncomingRequest<'_>) -> (EngineVerdict, Time) {
+        let needs = self.needs.load();
+        let hit = self.hit(head, &needs);
+        let now = self.now();
+        (self.core().check(&hit, now), now)
+    }
+
+    #[inline]
+    pub(crate) fn hit<'r>(&'r self, head: IncomingRequest<'r>, needs: &'r RequestNeeds) -> Hit<'r> {
+        let host = if needs.host { head.host() } else { "" };
+        let mut hit = Hit::on(head.method().as_str(), host, head.path_and_query());
+        if let Some(peer) = head.peer() {
+            let LimiterSettings { trusted, forwarding_header, .. } = &self.settings;
+            let trust = ProxyTrust { proxies: trusted, header: *forwarding_header };
+            hit = hit.ip(trust.client(peer, head.headers()));
+        }
+        hit = needs.fields.add_headers(hit, head.headers());
+        if let Some(identify) = &self.settings.identify {
+            hit = identify(head, hit);
+        }
+        if needs.ip && hit::address(&hit).is_none() {
+            self.warn_of_missing_address();
+        }
+        hit
+    }
+
+    #[cold]
+    fn warn_of_missing_address(&self) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "requests have no client address, which rules count by: serve axum by \
+                 into_make_service_with_connect_info::<SocketAddr>(), or add the extension PeerAddress"
+            );
+        }
+    }
+
+    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    fn check_store(&self, policy: &PolicySnapshot) -> Result<(), LayerError> {
+        self.shared.as_ref().map_or(Ok(()), |shared| shared.check(policy))
+    }
+
+    #[cfg(not(any(feature = "redis", feature = "memcached", feature = "cassandra")))]
+    fn check_store(&self, _: &PolicySnapshot) -> Result<(), LayerError> {
+        Ok(())
+    }
+}
+
+impl Settle for RateLimiter {
+    fn settle(&self, receipt: ChargeReceipt, real_cost: u64) {
+        let now = self.now();
+        let (here, there) = receipt.split_by_store();
+        if let Some(receipt) = here {
+            self.core().settle(receipt, real_cost, now);
+        }
+        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        if let (Some(receipt), Some(shared)) = (there, &self.shared) {
+            shared.settle(receipt, real_cost, now);
+        }
+        #[cfg(not(any(feature = "redis", feature = "memcached", feature = "cassandra")))]
+        debug_assert!(there.is_none(), "charges are in memory");
+    }
+}
+
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimiter").field("held", &self.held()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! Counters on servers that several processes share.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::request::Parts;
+use tokio::runtime::Handle;
+use tollgate::Time;
+use tollgate::internal::engine::DecisionMode;
+use tollgate::internal::settlement::Settle;
+use tollgate::internal::store::{ChargeReceipt, DeniedHits};
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
+use tollgate_stores::counters::central::{CentralAddress, CentralStore};
+use tollgate_stores::counters::name::{NameHash, Naming};
+
+use crate::builder::LayerError;
+use crate::limiter::RateLimiter;
+use crate::request::IncomingRequest;
+
+pub(crate) struct SharedCounters {
+    store: CentralStore,
+    address: CentralAddress,
+    /// Runs settlements in the background.
+    runtime: Handle,
+}
+
+/// Settings of a store.
+#[derive(Default)]
+pub(crate) struct StoreOptions {
+    pub(crate) url: String,
+    /// The key of the hash of identities, which all processes share.
+    pub(crate) secret: Option<Vec<u8>>,
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl SharedCounters {
+    /// Connects in the background.
+    pub(crate) fn open(options: StoreOptions) -> Result<SharedCounters, LayerError> {
+        let runtime = Handle::try_current()
+            .map_err(|_| LayerError::Store("it must be opened inside a tokio runtime".to_owned()))?;
+        let address: CentralAddress =
+            options.url.parse().map_err(|error| LayerError::Store(format!("{error}")))?;
+        let naming = match options.secret {
+            Some(secret) => Naming::Sensitive(NameHash::keyed(&secret)),
+            None => Naming::default(),
+        };
+        let deadline = options.deadline.unwrap_or_else(|| address.default_deadline());
+        let store = CentralStore::open(address.clone(), naming, deadline).map_err(LayerError::Store)?;
+        Ok(SharedCounters { store, address, runtime })
+    }
+
+    /// Whether the store can hold the counters of all rules.
+    pub(crate) fn check(&self, policy: &PolicySnapshot) -> Result<(), LayerError> {
+        for rule in policy.rules().iter() {
+            let denied = if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free };
+            for each in rule.all_limits() {
+                self.address.check(&each.limit, denied).map_err(|why| LayerError::Unsupported {
+                    rule: rule.id.to_string(),
+                    reason: format!("limit {}: {why}", each.limit),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.
+    pub(crate) fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
+        let store = self.store.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = store.settle(receipt, real_cost, now).await {
+                tracing::debug!(%error, "a charge could not be corrected");
+            }
+        });
+    }
+}
+
+/// The decision about a request, which is handed back.
+pub(crate) struct SharedDecision {
+    pub(crate) parts: Parts,
+    pub(crate) verdict: EngineVerdict,
+    pub(crate) decided_at: Time,
+}
+
+/// A call of the store. If it is dropped before the answer, it ends in the background, and its charges are refunded.
+pub(crate) struct StoreCall {
+    limiter: Arc<RateLimiter>,
+    runtime: Handle,
+    call: Option<Pin<Box<dyn Future<Output = SharedDecision> + Send>>>,
+}
+
+impl StoreCall {
+    pub(crate) fn new(limiter: &Arc<RateLimiter>, shared: &SharedCounters, parts: Parts) -> StoreCall {
+        let store = shared.store.clone();
+        let runtime = shared.runtime.clone();
+        let call = decide(Arc::clone(limiter), store, parts);
+        StoreCall { limiter: Arc::clone(limiter), runtime, call: Some(Box::pin(call)) }
+    }
+}
+
+async fn decide(limiter: Arc<RateLimiter>, store: CentralStore, parts: Parts) -> SharedDecision {
+    let needs = limiter.needs.load_full();
+    let decided_at = limiter.now();
+    let policy = limiter.core().policy();
+    let decided = {
+        let hit = limiter.hit(IncomingRequest::of_parts(&parts), &needs);
+        limiter.core().decide_central(&policy, &hit, decided_at, DecisionMode::Check, &store).await
+    };
+    if let Some(receipt) = decided.to_refund {
+        limiter.refund(receipt);
+    }
+    SharedDecision { parts, verdict: decided.verdict, decided_at }
+}
+
+impl Future for StoreCall {
+    type Output = SharedDecision;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<SharedDecision> {
+        let call = self.call.as_mut().expect("a finished call is not polled");
+        let decided = std::task::ready!(call.as_mut().poll(context));
+        self.call = None;
+        Poll::Ready(decided)
+    }
+}
+
+impl Drop for StoreCall {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        let limiter = Arc::clone(&self.limiter);
+        self.runtime.spawn(async move {
+            if let Some(receipt) = call.await.verdict.receipt.take() {
+                limiter.refund(receipt);
+            }
+        });
+    }
+}

@@ -1,0 +1,104 @@
+//! A tonic server on loopback: its health service, called by its own client.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tollgate_tower::{RateLimitLayer, RateLimiter};
+use tonic::transport::{Channel, Server, server::TcpIncoming};
+use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_types::StatusExt;
+
+use crate::app::{connect, rules};
+
+struct Grpc {
+    runtime: Runtime,
+    client: HealthClient<Channel>,
+    limiter: Arc<RateLimiter>,
+}
+
+impl Grpc {
+    fn serving(layer: RateLimitLayer) -> Grpc {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let limiter = Arc::clone(layer.limiter());
+        let client = runtime.block_on(async {
+            let incoming = TcpIncoming::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+            let address: SocketAddr = incoming.local_addr().expect("it is bound");
+            let (_, health) = tonic_health::server::health_reporter();
+            let server = Server::builder().layer(layer).add_service(health);
+            tokio::spawn(server.serve_with_incoming(incoming));
+            HealthClient::new(connect(address).await)
+        });
+        Grpc { runtime, client, limiter }
+    }
+
+    /// Asks for the health of the server, or of a service that is not there.
+    fn check(&self, service: &str) -> Result<tonic::metadata::MetadataMap, Status> {
+        let mut client = self.client.clone();
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let response = self.runtime.block_on(async move { client.check(request).await });
+        response.map(|response| response.metadata().clone())
+    }
+
+    fn codes(&self, count: usize, service: &str) -> Vec<Code> {
+        (0..count).map(|_| self.check(service).map_or_else(|status| status.code(), |_| Code::Ok)).collect()
+    }
+}
+
+#[test]
+fn a_denied_call_is_exhausted_and_says_when_to_retry() {
+    let grpc = Grpc::serving(rules(
+        "rules: [{id: health, match: POST /grpc.health.v1.Health/**, key: ip, limit: 2/m}]",
+    ));
+    let metadata = grpc.check("").expect("it is allowed");
+    assert_eq!(metadata.get("ratelimit").expect("a header"), "\"health\";r=1;t=30");
+    assert_eq!(grpc.check("").map(|_| ()).map_err(|status| status.code()), Ok(()));
+    let denied = grpc.check("").expect_err("it is denied");
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert_eq!(denied.message(), "Too many requests: rule health allows 2/m, try again in 30s");
+    let retry = denied.get_details_retry_info().expect("RetryInfo");
+    assert_eq!(retry.retry_delay, Some(Duration::from_secs(30)));
+    assert_eq!(denied.metadata().get("retry-after").expect("a header"), "30");
+    grpc.limiter.clock().advance(Duration::from_secs(30));
+    assert_eq!(grpc.codes(2, ""), [Code::Ok, Code::ResourceExhausted]);
+}
+
+#[test]
+fn a_banned_caller_has_no_permission() {
+    let grpc = Grpc::serving(rules("rules: [{id: all, key: ip, limit: 9/m}]"));
+    grpc.limiter.ban("ip:127.0.0.1", Duration::from_secs(3600), "abuse").expect("a key");
+    let banned = grpc.check("").expect_err("it is banned");
+    assert_eq!(
+        (banned.code(), banned.message()),
+        (Code::PermissionDenied, "Banned until 2027-01-15T09:00:00Z: abuse")
+    );
+}
+
+/// The HTTP status of a gRPC response is 200 even if the call has failed: its status is in the trailers.
+#[test]
+fn calls_are_settled_by_their_status() {
+    let grpc = Grpc::serving(rules("rules: [{id: failures, key: ip, limit: 2/m, count_when: failure}]"));
+    assert_eq!(grpc.codes(5, ""), [Code::Ok; 5]);
+    assert_eq!(grpc.codes(3, "no.such.Service"), [Code::NotFound, Code::NotFound, Code::ResourceExhausted]);
+    let grpc = Grpc::serving(rules("rules: [{id: successes, key: ip, limit: 2/m, count_when: success}]"));
+    assert_eq!(grpc.codes(5, "no.such.Service"), [Code::NotFound; 5]);
+    assert_eq!(grpc.codes(3, ""), [Code::Ok, Code::Ok, Code::ResourceExhausted]);
+}
+
+#[test]
+fn concurrent_calls_are_counted_until_they_end() {
+    let grpc = Grpc::serving(rules("rules: [{id: slots, key: ip, algorithm: concurrency, limit: 1/m}]"));
+    let request = HealthCheckRequest { service: String::new() };
+    let mut client = grpc.client.clone();
+    let stream = grpc.runtime.block_on(async move { client.watch(request).await }).expect("it is allowed");
+    assert_eq!(grpc.codes(2, ""), [Code::ResourceExhausted; 2], "the stream is open");
+    drop(stream);
+    tollgate_testkit::eventually("the slot is free", || grpc.codes(1, "") == [Code::Ok]);
+}
