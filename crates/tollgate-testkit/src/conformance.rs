@@ -93,7 +93,7 @@ const fn alone(name: &'static str, families: &'static [Family]) -> Scenario {
 const LOGS: &[Family] =
     &[Family::SlidingLog, Family::SlidingCompact, Family::TieredWindow, Family::Concurrency];
 
-pub const SCENARIOS: [Scenario; 16] = [
+pub const SCENARIOS: [Scenario; 17] = [
     alone("gcra", &[Family::Gcra]),
     alone("token bucket", &[Family::TokenBucket]),
     alone("token bucket with ticks", &[Family::TokenBucketTick]),
@@ -107,6 +107,7 @@ pub const SCENARIOS: [Scenario; 16] = [
     alone("sliding counter", &[Family::SlidingCounter]),
     alone("tiered window", &[Family::TieredWindow]),
     alone("concurrency", &[Family::Concurrency]),
+    alone("cell", &[Family::Cell]),
     Scenario { name: "long logs", families: LOGS, rules: 1, pace: Pace::Busy },
     Scenario { name: "several rules of one kind", families: &[Family::Gcra], rules: 3, pace: Pace::Eventful },
     Scenario { name: "several rules of every kind", families: &Family::ALL, rules: 5, pace: Pace::Eventful },

@@ -37,6 +37,7 @@ pub mod log;
 mod memory_settings;
 mod setup;
 mod snapshot;
+mod throttle;
 mod tracked;
 mod violations;
 
@@ -50,6 +51,7 @@ use log::ChangedTracks;
 pub use memory_settings::MemorySettings;
 pub use setup::{EngineSetup, LogKeys};
 pub use snapshot::{Restored, SnapshotError};
+pub use throttle::ThrottleKey;
 
 /// Hits of a batch that are planned ahead.
 const PLAN_AHEAD: usize = 8;

@@ -41,6 +41,10 @@ pub enum Shape {
     },
     /// A number of permits at once, each for at most a period.
     Concurrency,
+    /// GCRA whose state does not depend on the rate: a caller may bring another rate with each hit. Not for rules.
+    Cell {
+        burst: u64,
+    },
 }
 
 impl Shape {
@@ -58,6 +62,7 @@ impl Shape {
             Shape::SlidingCounter => "sliding-counter",
             Shape::TieredWindow { .. } => "tiered-window",
             Shape::Concurrency => "concurrency",
+            Shape::Cell { .. } => "cell",
         }
     }
 
@@ -66,6 +71,7 @@ impl Shape {
             Shape::Gcra { burst } | Shape::TokenBucket { burst, .. } | Shape::LeakyBucket { burst, .. } => {
                 *burst
             }
+            Shape::Cell { burst } => Some(*burst),
             _ => None,
         }
     }
@@ -181,6 +187,7 @@ impl Limit {
             LeakyBucket { burst, release } => {
                 LeakyBucket { burst: burst.map(part), release: release.share(part) }
             }
+            Cell { burst } => Cell { burst: part(burst) },
             other => other,
         };
         let share = Limit { rate, shape };
@@ -206,6 +213,9 @@ impl Limit {
     /// Whether `other` counts the same thing with another number, so that the state of its keys can be carried over.
     pub fn counts_like(&self, other: &Limit) -> bool {
         use Shape::*;
+        if let (Cell { .. }, Cell { .. }) = (self.shape, other.shape) {
+            return true;
+        }
         let same_shape = match (self.shape, other.shape) {
             (Gcra { .. }, Gcra { .. }) | (LeakyBucket { .. }, LeakyBucket { .. }) => true,
             (TokenBucket { refill: a, .. }, TokenBucket { refill: b, .. }) => a == b,
@@ -231,6 +241,7 @@ impl Limit {
             Shape::FixedWindow { start: WindowStart::Aligned } => format!("{name} {period}"),
             Shape::FixedWindow { start: WindowStart::FirstHit } => format!("{name} first-hit {period}"),
             Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => format!("{name} {period}"),
+            Shape::Cell { .. } => name.to_owned(),
             Shape::SlidingCompact { resolution } => {
                 format!("{name} {} {period}", format_duration(resolution))
             }
@@ -245,7 +256,10 @@ impl Limit {
     pub fn max_state_lifetime(&self) -> Duration {
         let period = Duration::from_secs(self.rate.period().secs());
         match self.shape {
-            Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => {
+            Shape::Gcra { .. }
+            | Shape::TokenBucket { .. }
+            | Shape::LeakyBucket { .. }
+            | Shape::Cell { .. } => {
                 let periods = self.capacity().div_ceil(self.rate.count().max(1)) + 1;
                 period.saturating_mul(u32::try_from(periods).unwrap_or(u32::MAX))
             }
@@ -263,9 +277,10 @@ impl Limit {
             Shape::LeakyBucket { release: Release::Hold { after, .. }, .. } if after > Self::MAX_BURST => {
                 Err(LimitError::HoldAfter { after })
             }
-            Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. } => {
-                self.validate_bucket()
-            }
+            Shape::Gcra { .. }
+            | Shape::TokenBucket { .. }
+            | Shape::LeakyBucket { .. }
+            | Shape::Cell { .. } => self.validate_bucket(),
             Shape::SlidingCompact { resolution } => self.validate_step(resolution),
             Shape::TieredWindow { levels } => self.validate_step(Duration::from_secs(levels.finest().secs())),
             Shape::FixedWindow { .. } | Shape::SlidingLog | Shape::SlidingCounter | Shape::Concurrency => {

@@ -229,6 +229,7 @@ fn write_kind(name: &mut String, limit: &Limit) {
         Shape::TokenBucket { refill: Refill::Calendar, .. } => write!(name, "-calendar"),
         Shape::FixedWindow { start: WindowStart::FirstHit } => write!(name, "-first-hit"),
         Shape::SlidingCompact { resolution } => write!(name, "-{resolution:?}"),
+        Shape::Cell { .. } => return, // one counter, whatever the rate
         Shape::TieredWindow { levels } => levels.names().try_for_each(|level| write!(name, "-{level}")),
         _ => Ok(()),
     };

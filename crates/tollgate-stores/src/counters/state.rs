@@ -55,6 +55,11 @@ pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, QuotaState)> {
     }
     let mut number = || pop_varint(&mut rest);
     let decoded = match Quota::new(limit).fresh() {
+        QuotaState::Timestamp(_) if matches!(limit.shape(), Shape::Cell { .. }) => {
+            number()?; // the rate and burst that it was written under do not matter
+            number()?;
+            (*limit, QuotaState::Timestamp(number().filter(|at| *at <= MAX_FULL_AT)?))
+        }
         QuotaState::Timestamp(_) => {
             let under = with_rate_and_burst(limit, number()?, number()?)?;
             (under, QuotaState::Timestamp(number().filter(|at| *at <= MAX_FULL_AT)?))
@@ -81,7 +86,8 @@ pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, QuotaState)> {
 
 /// Whether a state of one limit is valid under the other without conversion.
 pub fn interchangeable(one: &Limit, other: &Limit) -> bool {
-    one.rate() == other.rate() && one.capacity() == other.capacity()
+    let is_cell = |limit: &Limit| matches!(limit.shape(), Shape::Cell { .. });
+    is_cell(one) && is_cell(other) || one.rate() == other.rate() && one.capacity() == other.capacity()
 }
 
 /// Upper bound of the encoded size of a state of `limit`.
@@ -116,6 +122,7 @@ fn with_rate_and_burst(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
         Shape::Gcra { .. } => Shape::Gcra { burst },
         Shape::TokenBucket { refill, .. } => Shape::TokenBucket { burst, refill },
         Shape::LeakyBucket { release, .. } => Shape::LeakyBucket { burst, release },
+        Shape::Cell { .. } => Shape::Cell { burst: burst.unwrap_or(0) },
         other => other,
     };
     Limit::new(Rate::new(count, limit.rate().period()).ok()?, shape).ok()

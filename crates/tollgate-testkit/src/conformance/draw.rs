@@ -21,10 +21,11 @@ pub enum Family {
     SlidingCounter,
     TieredWindow,
     Concurrency,
+    Cell,
 }
 
 impl Family {
-    pub const ALL: [Family; 13] = [
+    pub const ALL: [Family; 14] = [
         Family::Gcra,
         Family::TokenBucket,
         Family::TokenBucketTick,
@@ -38,6 +39,7 @@ impl Family {
         Family::SlidingCounter,
         Family::TieredWindow,
         Family::Concurrency,
+        Family::Cell,
     ];
 }
 
@@ -131,6 +133,7 @@ impl Draw {
                 Shape::TieredWindow { levels }
             }
             Family::Concurrency => Shape::Concurrency,
+            Family::Cell => Shape::Cell { burst: 1 },
         })
     }
 
@@ -158,6 +161,7 @@ impl Draw {
             Shape::LeakyBucket { release, .. } => {
                 Shape::LeakyBucket { burst, release: self.release(release, period) }
             }
+            Shape::Cell { .. } => Shape::Cell { burst: burst.unwrap_or(count).max(1) },
             other => other,
         };
         Limit::new(Rate::new(count, period).ok()?, shape).ok()

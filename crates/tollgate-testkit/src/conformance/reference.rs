@@ -9,6 +9,7 @@ use std::time::Duration;
 use tollgate::Time;
 use tollgate::internal::Limit;
 use tollgate::internal::algorithm::{Algorithm, Grant, Quota, QuotaState};
+use tollgate::internal::limit::Shape;
 use tollgate::internal::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
 use tollgate_stores::counters::{CounterId, name};
 
@@ -47,6 +48,7 @@ impl Reference {
         match self.states.get(&(counter.clone(), name::kind(limit))) {
             None => self.quota(limit).fresh(),
             Some((old, state)) if old == limit => state.clone(),
+            Some((_, state)) if matches!(limit.shape(), Shape::Cell { .. }) => state.clone(),
             Some((old, state)) => self.quota(limit).adopt(&self.quota(old), state.clone(), now),
         }
     }

@@ -1,5 +1,7 @@
 //! A limit prepared for counting: one type over all algorithms.
 
+use std::time::Duration;
+
 use crate::algorithm::fixed_window::{FixedWindow, FixedWindowState};
 use crate::algorithm::gcra::Meter;
 use crate::algorithm::leaky_bucket::LeakyBucket;
@@ -79,6 +81,7 @@ impl Quota {
         let period = rate.period();
         match limit.shape() {
             Shape::Gcra { .. } => Quota::Bucket(Meter::continuous(rate, burst)),
+            Shape::Cell { .. } => Quota::Bucket(Meter::cell(rate, burst, Duration::from_nanos(1))),
             Shape::TokenBucket { refill, .. } => Quota::Bucket(token_bucket::meter(rate, burst, refill)),
             Shape::LeakyBucket { release, .. } => Quota::Leaky(LeakyBucket::new(rate, burst, release)),
             Shape::FixedWindow { start } => Quota::Fixed(FixedWindow { limit: count, period, start }),

@@ -19,6 +19,7 @@ impl Quota {
         let continuous = || Meter::continuous_in(rate, burst, unit);
         match limit.shape() {
             Shape::Gcra { .. } => Quota::Bucket(continuous()),
+            Shape::Cell { .. } => Quota::Bucket(Meter::cell(rate, burst, unit)),
             Shape::LeakyBucket { release, .. } => {
                 Quota::Leaky(LeakyBucket::with_meter(continuous(), release))
             }
@@ -42,6 +43,18 @@ impl Meter {
             if ticks == period_ns { BucketClock::Nanos } else { BucketClock::Ticks { ticks, period_ns } };
         let capacity = if rate.count() == 0 { 0 } else { burst * token };
         Meter { token_units: token, capacity_units: capacity, clock: flow }
+    }
+
+    /// `burst` tokens, one added every `rate.period() / rate.count()`, rounded down to a whole number of `unit`s. A state
+    /// is a timestamp in `unit`s, whatever the rate.
+    pub fn cell(rate: Rate, burst: u64, unit: Duration) -> Meter {
+        let period_ns = rate.period().nanos();
+        let ticks = period_ns / nanos_of(unit).max(1);
+        let clock =
+            if ticks == period_ns { BucketClock::Nanos } else { BucketClock::Ticks { ticks, period_ns } };
+        let token = ticks.checked_div(rate.count()).unwrap_or(ticks).max(1);
+        let capacity = if rate.count() == 0 { 0 } else { burst.saturating_mul(token) };
+        Meter { token_units: token, capacity_units: capacity, clock }
     }
 
     /// The units of one token.

@@ -41,6 +41,7 @@ mod region;
 mod relocation;
 mod saved;
 mod shard;
+mod single_key;
 mod slab;
 mod slab_eviction;
 mod slot;
@@ -212,15 +213,6 @@ impl MemoryStore {
             .items
             .iter()
             .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
-    }
-
-    /// Removes a key; returns whether it was stored.
-    pub fn reset(&self, fingerprint: Fingerprint) -> bool {
-        let n = shard_of(fingerprint);
-        let mut inner = self.lock(n);
-        let existed = inner.remove(&self.shard_context(n, Time::EPOCH), fingerprint);
-        self.region.note_removed(fingerprint);
-        existed
     }
 
     /// The number of keys that have not expired at `now`; expired slots are free. Scans every entry.

@@ -76,7 +76,7 @@ impl Ledger {
             Shape::Concurrency => self.check_steps(1_000),
             Shape::SlidingCompact { resolution } => self.check_steps(resolution.as_nanos() as u64),
             Shape::TieredWindow { levels } => self.check_steps(levels.finest().secs() * 1_000_000_000),
-            Shape::SlidingCounter => {}
+            Shape::SlidingCounter | Shape::Cell { .. } => {}
         }
     }
 

@@ -79,6 +79,7 @@ pub fn of(limit: &Limit, every: Every) -> Box<dyn Model> {
         | Shape::TieredWindow { .. }
         | Shape::Concurrency => Box::new(Steps::new(limit, every)),
         Shape::SlidingCounter => Box::new(Counter::new(limit, every)),
+        Shape::Cell { .. } => unreachable!("no rule has this shape"),
     }
 }
 

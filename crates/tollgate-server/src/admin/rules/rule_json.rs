@@ -92,6 +92,7 @@ fn shape(shape: Shape, put: &mut impl FnMut(&str, Value)) {
     put("algorithm", shape.name().into());
     match shape {
         Shape::Gcra { burst } => put("burst", burst.into()),
+        Shape::Cell { burst } => put("burst", burst.into()),
         Shape::TokenBucket { burst, refill } => {
             put("burst", burst.into());
             match refill {

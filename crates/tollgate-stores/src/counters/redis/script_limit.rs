@@ -19,7 +19,8 @@ pub const EXPIRY_SLACK: Duration = Duration::from_millis(2);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ScriptLimit {
-    /// Algorithm code. Buckets: `c` refills continuously, `s` in steps, `k` by the calendar. Windows: `f` fixed to the
+    /// Algorithm code. Buckets: `c` refills continuously, `s` in steps, `k` by the calendar, `a` continuously with a
+    /// state in microseconds, whatever the rate. Windows: `f` fixed to the
     /// calendar, `h` from the first hit, `w` sliding in steps, `n` two weighted windows.
     pub(super) kind: &'static str,
     /// Buckets: units per token, units per period (or step), the period, units of a burst. Windows: limit, period,
@@ -66,6 +67,7 @@ impl ScriptLimit {
         };
         match limit.shape() {
             Shape::Gcra { .. } => ScriptLimit::bucket(limit),
+            Shape::Cell { .. } => ScriptLimit { kind: "a", ..ScriptLimit::bucket(limit) },
             Shape::TokenBucket { refill: Refill::Tick(tick), .. } => {
                 let calendar = micros(tick).to_string();
                 ScriptLimit { calendar, ..ScriptLimit::bucket(limit) }
@@ -123,7 +125,7 @@ pub fn check_limit(limit: &Limit) -> Result<(), UnsupportedRedisLimit> {
         _ => Err(UnsupportedRedisLimit::SubMicrosecond { duration }),
     };
     match limit.shape() {
-        Shape::Gcra { .. } => check_bucket(limit),
+        Shape::Gcra { .. } | Shape::Cell { .. } => check_bucket(limit),
         Shape::TokenBucket { refill, .. } => {
             if let Refill::Tick(tick) = refill {
                 whole_micros(tick)?;

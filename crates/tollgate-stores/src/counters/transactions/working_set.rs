@@ -3,6 +3,7 @@
 use tollgate::Time;
 use tollgate::internal::Limit;
 use tollgate::internal::algorithm::{Algorithm as _, Quota, QuotaState};
+use tollgate::internal::limit::Shape;
 
 use super::{CasValue, CasWrite, Work};
 use crate::counters::request::{ChargeMode, ChargeResult};
@@ -74,7 +75,9 @@ impl<Token: Clone> WorkingSet<Token> {
             (None, Some(bytes)) => state::decode(limit, bytes)?,
             (None, None) => return Some((Quota::new(limit).fresh(), false)),
         };
-        let clamped = Quota::new(&stored_limit).clamp(&mut state, now);
+        // A cell may have been charged under any limit: there is no bound to clamp it to.
+        let is_cell = matches!(limit.shape(), Shape::Cell { .. });
+        let clamped = !is_cell && Quota::new(&stored_limit).clamp(&mut state, now);
         if state::interchangeable(&stored_limit, limit) {
             return Some((state, clamped));
         }

@@ -1,9 +1,11 @@
 -- Buckets: the state is the time at which the bucket is full again, in units of which a token is a whole number.
--- Refill: c continuously, s in ticks, k by the calendar.
+-- Refill: c continuously, s in ticks, k by the calendar, a continuously with a state that has no rate.
 local index_at, start_of
 
 local function units_at(c, flow, units, t)
-  if flow == 'c' then
+  if flow == 'a' then
+    return t
+  elseif flow == 'c' then
     if units == c.period then
       return t
     end
@@ -16,7 +18,9 @@ local function units_at(c, flow, units, t)
 end
 
 local function time_of(c, at)
-  if c.kind == 'c' then
+  if c.kind == 'a' then
+    return at
+  elseif c.kind == 'c' then
     if c.units == c.period then
       return at
     end
@@ -41,7 +45,7 @@ function bucket.load(c)
     return false
   end
   c.full = tonumber(full)
-  if rate ~= c.rate then
+  if rate ~= c.rate and c.kind ~= 'a' then
     -- Written under another rate: the debt is converted.
     local flow, token, units = string.match(rate, '(%l)(%d+)/(%d+)')
     local debt = max(c.full - units_at(c, flow, tonumber(units), now), 0)
@@ -94,12 +98,12 @@ end
 -- equals `mark`), and then all of it: what has leaked since belonged to the entries ahead.
 function bucket.refund(c, amount, at, mark)
   local gone = c.queue and 0 or max(c.at - units_at(c, c.kind, c.units, at), 0)
-  if c.converted or (gone > 0 and c.kind ~= 'c') or (c.queue and c.full ~= mark) then
+  if c.converted or (gone > 0 and c.kind ~= 'c' and c.kind ~= 'a') or (c.queue and c.full ~= mark) then
     return
   end
   c.full = c.full - min(max(amount * c.token - gone, 0), max(c.full - c.at, 0))
   bucket.save(c)
 end
 
-local kinds = { c = bucket, s = bucket, k = bucket }
+local kinds = { a = bucket, c = bucket, s = bucket, k = bucket }
 
