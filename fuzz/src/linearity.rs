@@ -9,6 +9,7 @@ mod connections;
 mod documents;
 mod http2;
 mod identity;
+mod resp;
 mod stores;
 mod waiting;
 
@@ -31,6 +32,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         waiting::CASES,
         documents::CASES,
         identity::CASES,
+        resp::CASES,
         stores::CASES,
     ]
     .into_iter()

@@ -3,6 +3,7 @@
 mod documents;
 mod http;
 mod identity;
+mod resp;
 mod snapshot;
 mod stores;
 mod tokens;
@@ -41,6 +42,7 @@ pub const TARGETS: &[Target] = &[
     tokens::JWT,
     tokens::KEY_SET,
     tokens::RECEIPT,
+    resp::RESP,
     stores::REDIS,
     stores::MEMCACHED,
     stores::VALUES,

@@ -65,7 +65,7 @@ pub fn central(config: &StoreConfig) -> Result<CentralBackend, Problem> {
     let naming = naming(&config.keys)?;
     let store = CentralStore::open(config.address.clone(), naming.clone(), config.deadline);
     let store = store.map_err(|message| Problem::new(None, "counters", message))?;
-    Ok(CentralBackend::new(store, naming, config.name.clone()))
+    Ok(CentralBackend::new(store, naming, config.name.clone(), config.address.clone()))
 }
 
 /// How counters are named in the store.

@@ -28,10 +28,12 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 mod acceptor;
 mod per_address;
+mod worker;
 
 pub use acceptor::{AcceptedConnection, Acceptor, ConnectionPermits};
 pub use per_address::AddressLimiter;
 use per_address::AddressSlot;
+pub use worker::{WorkerService, default_workers, serve_on_workers};
 
 /// Open connections per listener; more wait to be accepted.
 pub const MAX_CONNECTIONS: usize = 16_384;
@@ -39,7 +41,7 @@ pub const MAX_CONNECTIONS: usize = 16_384;
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may not read.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of an oversized body is read and discarded.
 const DISCARD_BYTES: usize = 32 << 20;
 pub const MAX_HEADER_BYTES: usize = 64 << 10;

@@ -25,9 +25,11 @@ use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
 
 mod central;
+mod throttle;
 pub mod tracking;
 
 pub use central::CentralBackend;
+pub use throttle::{CallerKey, ThrottleCounter};
 pub use tollgate::internal::http::FieldSelection;
 
 pub struct Gate {

@@ -1,6 +1,7 @@
 //! HTTP responses: JSON, and problem details (RFC 9457).
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -176,4 +177,9 @@ impl From<ProblemDetails> for FullResponse {
         }
         answer
     }
+}
+
+/// Milliseconds, rounded up, so that a reported time is never too early.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -19,6 +19,7 @@ pub use crate::queue::enqueue_and_answer;
 use crate::receipt::{Receipts, Settlement};
 pub use crate::transport::http::testing as http;
 pub use crate::transport::proxy::testing as proxy;
+pub use crate::transport::resp::testing as resp;
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const SECRET: [u8; 32] = [7; 32];

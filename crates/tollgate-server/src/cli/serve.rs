@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::admin::{self, Admin};
 use crate::cli::{Exit, out};
-use crate::config::Config;
+use crate::config::{Config, Listen};
 use crate::connection::{self, AddressLimiter, Shutdown};
 use crate::gate::{Gate, tracking};
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
@@ -25,6 +25,7 @@ use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
 use crate::transport::http::{self, AllowedCallers, CallerAccess};
 use crate::transport::proxy::{self, Certificate, Proxy};
+use crate::transport::resp::{self, RespServer};
 use crate::{assemble, fleet_bans, notice, systemd, tokens::Tokens};
 
 /// How long a start waits for the bans of the central store.
@@ -139,10 +140,11 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = BoundSocket::at("http", config.listen.http)?;
+        let resp = resp_socket(&config.listen)?;
         let admin = BoundSocket::at("admin", config.listen.admin)?;
         let proxied = BoundSocket::at("proxy", config.listen.proxy)?;
         if let Some(lock) = &lock {
-            let listeners = [&http, &proxied, &admin].into_iter().flatten();
+            let listeners = [&http, &resp, &proxied, &admin].into_iter().flatten();
             let listeners = listeners.map(|one| Ok((one.name, one.socket.local_addr()?)));
             let described = listeners.collect::<io::Result<Vec<_>>>().and_then(|all| lock.describe(&all));
             described.context("the lock file in state_dir cannot be written")?;
@@ -175,7 +177,7 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             }
         }
         if let Some(listener) = http.map(BoundSocket::listen).transpose()? {
-            let access = CallerAccess::new(listener.local_addr()?, tokens);
+            let access = CallerAccess::new(listener.local_addr()?, tokens.clone());
             if matches!(access.allowed_callers, AllowedCallers::Anyone) {
                 tracing::warn!(
                     "http can be reached from outside and requires no token: any client can use up the limits of others; \
@@ -184,6 +186,17 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             }
             let shares = per_address(&gate, "http", config);
             servers.spawn(serve_http(listener, shares, shutdown.clone(), Arc::clone(&gate), Arc::new(access)));
+        }
+        if let Some(listener) = resp.map(BoundSocket::listen).transpose()? {
+            let server = RespServer::new(Arc::clone(&gate), tokens);
+            if server.is_open_at(listener.local_addr()?) {
+                tracing::warn!(
+                    "resp can be reached from outside and requires no token: any client can use up the limits of others; \
+                     put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
+                );
+            }
+            let shares = per_address(&gate, "resp", config);
+            servers.spawn(resp::serve(Arc::new(server), listener, shares, shutdown.clone()));
         }
         if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
             let shares = per_address(&gate, "proxy", config);
@@ -246,6 +259,21 @@ impl Saved {
             Ok(_) => tracing::info!(%file, "state saved"),
             Err(error) => tracing::error!(%file, %error, "state could not be saved"),
         }
+    }
+}
+
+/// The socket of `resp`; `None` if another process has the default port.
+fn resp_socket(listen: &Listen) -> anyhow::Result<Option<BoundSocket>> {
+    let bound = BoundSocket::at("resp", listen.resp);
+    let is_busy = |error: &anyhow::Error| {
+        error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+    };
+    match bound {
+        Err(error) if !listen.is_resp_configured && is_busy(&error) => {
+            tracing::warn!("{error:#}: resp is off; set listen.resp to another address, or to off");
+            Ok(None)
+        }
+        bound => bound,
     }
 }
 

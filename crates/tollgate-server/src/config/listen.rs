@@ -12,6 +12,9 @@ use crate::connection::{DEFAULT_MAX_PER_ADDRESS, MAX_CONNECTIONS};
 pub struct Listen {
     pub http: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
+    pub resp: Option<SocketAddr>,
+    /// Whether the file names `resp`. If it does not, a second node on the machine starts without it.
+    pub is_resp_configured: bool,
     /// Only with upstreams.
     pub proxy: Option<SocketAddr>,
     /// Open connections per client address on each of them.
@@ -24,6 +27,8 @@ impl Default for Listen {
         Listen {
             http: local(8080),
             admin: local(7070),
+            resp: local(6380),
+            is_resp_configured: false,
             proxy: local(8000),
             per_address: Some(DEFAULT_MAX_PER_ADDRESS),
         }
@@ -31,7 +36,7 @@ impl Default for Listen {
 }
 
 /// Listeners whose protocols are not served yet.
-const UNSUPPORTED_LISTENERS: [&str; 2] = ["grpc", "resp"];
+const UNSUPPORTED_LISTENERS: [&str; 1] = ["grpc"];
 
 impl Listen {
     pub(super) fn read(
@@ -44,12 +49,14 @@ impl Listen {
         let Some(mut map) = map.optional_map("listen") else { return defaults };
         let http = address(&mut map, "http", defaults.http);
         let admin = address(&mut map, "admin", defaults.admin);
+        let resp = address(&mut map, "resp", defaults.resp);
+        let is_resp_configured = map.optional("resp").is_some();
         let configured = address(&mut map, "proxy", defaults.proxy);
         let proxy = configured.filter(|_| proxy.is_some());
         if configured.is_some() && proxy.is_none() {
             idle.push("listen.proxy without upstreams".to_owned());
         }
-        let mut bound = vec![("http", http), ("admin", admin), ("proxy", proxy)];
+        let mut bound = vec![("http", http), ("resp", resp), ("admin", admin), ("proxy", proxy)];
         for name in UNSUPPORTED_LISTENERS {
             if let Some(unsupported) = address(&mut map, name, None) {
                 idle.push(format!("listen.{name}"));
@@ -67,7 +74,7 @@ impl Listen {
         }
         let per_address = per_address(&mut map);
         map.finish();
-        Listen { http, admin, proxy, per_address }
+        Listen { http, admin, resp, is_resp_configured, proxy, per_address }
     }
 }
 

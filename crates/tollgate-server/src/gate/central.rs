@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::runtime::Handle;
 use tollgate::Time;
 use tollgate::internal::store::central::{CentralCounter, CentralCounterStore as _, CounterId, LimitResult};
-use tollgate::internal::store::{Charge, ChargeReceipt, CounterKey, KeyPart, Sensitivity};
+use tollgate::internal::store::{Charge, ChargeReceipt, CounterKey, DeniedHits, KeyPart, Sensitivity};
 use tollgate::internal::time::Period;
 use tollgate::internal::{Limit, Rate};
 use tollgate_stores::counters::breaker::ServerHealth;
-use tollgate_stores::counters::central::CentralStore;
+use tollgate_stores::counters::central::{CentralAddress, CentralStore};
 use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::violations::SharedBans;
 
@@ -21,6 +21,7 @@ use crate::receipt::ReceiptError;
 pub struct CentralBackend {
     pub store: CentralStore,
     pub name: String,
+    address: CentralAddress,
     /// Violations and automatic bans of all nodes.
     pub bans: FleetBanSync,
     /// Runs settlements in the background.
@@ -33,11 +34,12 @@ pub struct CentralBackend {
 
 impl CentralBackend {
     /// It must be called inside a runtime.
-    pub fn new(store: CentralStore, naming: Naming, name: String) -> CentralBackend {
+    pub fn new(store: CentralStore, naming: Naming, name: String, address: CentralAddress) -> CentralBackend {
         CentralBackend {
             bans: FleetBanSync::new(SharedBans::new(store.clone(), naming)),
             store,
             name,
+            address,
             runtime: Handle::current(),
             settlements: AtomicU64::new(0),
             track_writes: TrackWrites::default(),
@@ -58,6 +60,11 @@ impl CentralBackend {
             [LimitResult::Answered(_)] => Err(ReceiptError::Used),
             _ => Err(ReceiptError::StoreUnavailable),
         }
+    }
+
+    /// Whether the store can represent a limit exactly; if not, why.
+    pub fn supports(&self, limit: &Limit) -> Result<(), String> {
+        self.address.check(limit, DeniedHits::Free)
     }
 
     /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.

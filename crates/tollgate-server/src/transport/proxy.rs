@@ -11,7 +11,7 @@ use tollgate::internal::hold::HoldQueues;
 use tollgate::internal::http::ProxyTrust;
 
 use crate::config::{Balance, ProxyConfig, QueueConfig};
-use crate::connection::Shutdown;
+use crate::connection::{Shutdown, default_workers};
 use crate::gate::{FieldSelection, Gate};
 use crate::metrics::LatencyHistogram;
 
@@ -27,7 +27,7 @@ mod wait;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use accept::worker::serve;
+pub use accept::client_connection::serve;
 pub use tls::{Certificate, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
@@ -86,7 +86,7 @@ pub struct UpstreamReport {
 impl Proxy {
     /// It must be called inside a tokio runtime: the queue may connect to a server.
     pub fn new(gate: Arc<Gate>, config: ProxyConfig, queue: Option<QueueConfig>) -> Result<Proxy, Problems> {
-        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = default_workers();
         let route = RouteSnapshot::new(&gate, config, &[], workers)?;
         let request_queue = queue.map(RequestQueue::open).transpose()?;
         Ok(Proxy {

@@ -18,6 +18,7 @@ mod load_balancers;
 mod memory_full;
 mod proxy;
 mod reload;
+mod resp;
 mod restart;
 mod rules_db;
 mod settle;

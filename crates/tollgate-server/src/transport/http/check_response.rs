@@ -1,11 +1,11 @@
 //! The body of a verdict: every field is present, null where it does not apply.
 
-use std::time::Duration;
-
 use hyper::StatusCode;
 use serde::Serialize;
 use tollgate::internal::EngineVerdict;
 use tollgate::internal::verdict::LimitVerdict;
+
+use crate::response::millis;
 
 #[derive(Serialize)]
 pub struct CheckResponse {
@@ -78,9 +78,4 @@ impl CheckedLimit {
             mode: limit.mode.name(),
         }
     }
-}
-
-/// Rounded up, so that the reported time is never too early.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

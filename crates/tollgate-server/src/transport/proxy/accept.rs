@@ -9,4 +9,3 @@ pub(super) mod inspect;
 pub(super) mod sanitize;
 pub(super) mod stalled_stream;
 pub(super) mod websocket;
-pub(super) mod worker;

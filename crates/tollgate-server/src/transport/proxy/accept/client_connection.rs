@@ -15,12 +15,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::{
-    MAX_HEADER_BYTES, Shutdown, WriteTimeoutStream, closing_if, has_long_head, shutdown_requested,
+    AddressLimiter, MAX_HEADER_BYTES, Shutdown, WorkerService, WriteTimeoutStream, closing_if, has_long_head,
+    serve_on_workers, shutdown_requested,
 };
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
@@ -37,8 +38,37 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// The first bytes of an HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// Accepts connections until the shutdown.
+pub async fn serve(
+    proxy: Arc<Proxy>,
+    listener: TcpListener,
+    per_address: Arc<AddressLimiter>,
+    tls: Option<Arc<ServerConfig>>,
+    shutdown: Shutdown,
+) -> anyhow::Result<()> {
+    let workers = proxy.workers;
+    serve_on_workers(Arc::new(ProxyListener { proxy, tls }), workers, listener, per_address, shutdown).await
+}
+
+struct ProxyListener {
+    proxy: Arc<Proxy>,
+    tls: Option<Arc<ServerConfig>>,
+}
+
+impl WorkerService for ProxyListener {
+    const NAME: &'static str = "proxy";
+
+    fn start_worker(&self, worker: usize) {
+        tokio::spawn(Arc::clone(&self.proxy).run_heartbeat(worker));
+    }
+
+    async fn serve(&self, worker: usize, stream: TcpStream, peer: SocketAddr, shutdown: Shutdown) {
+        serve_client(Arc::clone(&self.proxy), worker, stream, peer, self.tls.clone(), shutdown).await;
+    }
+}
+
 /// Serves one connection to its end.
-pub async fn serve_client(
+async fn serve_client(
     proxy: Arc<Proxy>,
     worker: usize,
     stream: TcpStream,

@@ -1,5 +1,6 @@
-//! Workers: one thread each, with a runtime of its own, so that an exchange never changes threads.
+//! Workers: one thread each, with a runtime of its own, so that a connection never changes threads.
 
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,20 +8,38 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::connection::{
-    AcceptedConnection, Acceptor, AddressLimiter, ConnectionPermits, DRAIN_TIMEOUT, Shutdown,
-};
-use crate::transport::proxy::Proxy;
-use crate::transport::proxy::accept::client_connection::serve_client;
+use super::{AcceptedConnection, Acceptor, AddressLimiter, ConnectionPermits, DRAIN_TIMEOUT, Shutdown};
 
 /// After [`DRAIN_TIMEOUT`], the time for a worker to notice the end.
 const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// A protocol that workers serve.
+pub trait WorkerService: Send + Sync + 'static {
+    /// The listener's name, in logs and names of threads.
+    const NAME: &'static str;
+
+    /// Called in the runtime of each worker when it starts.
+    fn start_worker(&self, _worker: usize) {}
+
+    /// Serves one connection to its end.
+    fn serve(
+        &self,
+        worker: usize,
+        stream: TcpStream,
+        peer: SocketAddr,
+        shutdown: Shutdown,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// One worker for each processor.
+pub fn default_workers() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
 
 /// A connection on its way to its worker's runtime.
 struct Assigned {
@@ -36,15 +55,15 @@ struct Worker {
 }
 
 /// Accepts connections until the shutdown, and passes each to the worker with the fewest.
-pub async fn serve(
-    proxy: Arc<Proxy>,
+pub async fn serve_on_workers<S: WorkerService>(
+    service: Arc<S>,
+    workers: usize,
     listener: TcpListener,
     per_address: Arc<AddressLimiter>,
-    tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let start = |number| Worker::start(Arc::clone(&proxy), number, tls.clone(), shutdown.clone());
-    let workers: Vec<_> = (0..proxy.workers).map(start).collect::<anyhow::Result<_>>()?;
+    let start = |number| Worker::start(Arc::clone(&service), number, shutdown.clone());
+    let workers: Vec<_> = (0..workers).map(start).collect::<anyhow::Result<_>>()?;
     let mut acceptor = Acceptor::new(listener, per_address, shutdown);
     while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
         let stream = match stream.into_std() {
@@ -65,19 +84,14 @@ pub async fn serve(
     for worker in workers {
         drop(worker.connections);
         if timeout_at(deadline, worker.ended).await.is_err() {
-            tracing::error!("a worker of the proxy did not stop in time and was abandoned");
+            tracing::error!("a worker of {} did not stop in time and was abandoned", S::NAME);
         }
     }
     Ok(())
 }
 
 impl Worker {
-    fn start(
-        proxy: Arc<Proxy>,
-        number: usize,
-        tls: Option<Arc<ServerConfig>>,
-        shutdown: Shutdown,
-    ) -> anyhow::Result<Worker> {
+    fn start<S: WorkerService>(service: Arc<S>, number: usize, shutdown: Shutdown) -> anyhow::Result<Worker> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
         let (connections, assigned) = mpsc::unbounded_channel();
@@ -85,32 +99,30 @@ impl Worker {
         let connection_count = Arc::new(AtomicUsize::new(0));
         let shared_count = Arc::clone(&connection_count);
         let run = move || {
-            runtime.block_on(run_worker(proxy, number, assigned, shared_count, tls, shutdown));
+            runtime.block_on(run_worker(service, number, assigned, shared_count, shutdown));
             done.send(()).ok();
         };
-        thread::Builder::new().name(format!("proxy-{number}")).spawn(run).context("no thread")?;
+        thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(run).context("no thread")?;
         Ok(Worker { connections, connection_count, ended })
     }
 }
 
-async fn run_worker(
-    proxy: Arc<Proxy>,
+async fn run_worker<S: WorkerService>(
+    service: Arc<S>,
     number: usize,
     mut assigned: mpsc::UnboundedReceiver<Assigned>,
     connection_count: Arc<AtomicUsize>,
-    tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    tokio::spawn(Arc::clone(&proxy).run_heartbeat(number));
+    service.start_worker(number);
     let mut connections = JoinSet::new();
     while let Some(Assigned { stream, from, permits }) = assigned.recv().await {
-        let proxy = Arc::clone(&proxy);
-        let tls = tls.clone();
+        let service = Arc::clone(&service);
         let shutdown = shutdown.clone();
         let connection_count = Arc::clone(&connection_count);
         connections.spawn(async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve_client(proxy, number, stream, from, tls, shutdown).await;
+                service.serve(number, stream, from, shutdown).await;
             }
             connection_count.fetch_sub(1, Ordering::Relaxed);
             drop(permits);

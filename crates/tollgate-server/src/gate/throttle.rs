@@ -1,0 +1,147 @@
+//! Limits that callers bring along: one counter per key, in memory or in the central store.
+
+use std::time::Duration;
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use thiserror::Error;
+use tollgate::internal::algorithm::gcra::Meter;
+use tollgate::internal::engine::ThrottleKey;
+use tollgate::internal::limit::Shape;
+use tollgate::internal::rule::OnStoreError;
+use tollgate::internal::store::central::{
+    CentralCounter, CentralCounterStore as _, CounterId, LimitResult, StoreError,
+};
+use tollgate::internal::store::{Charge, CounterKey, KeyPart, LimitOutcome, Sensitivity};
+use tollgate::internal::time::Period;
+use tollgate::internal::{Limit, Rate};
+use tollgate::{Admission, Decision, Time};
+
+use crate::gate::Gate;
+
+/// A key of a caller in one of its numbered databases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CallerKey<'a> {
+    pub database: u8,
+    pub name: &'a [u8],
+}
+
+/// The counter of a key, with its limit.
+pub enum ThrottleCounter {
+    Memory(ThrottleKey, Meter),
+    Central(Box<Charge>),
+}
+
+/// Why there is no decision.
+#[derive(Debug, Error)]
+pub enum ThrottleFailure {
+    #[error("ERR {0}")]
+    Unsupported(String),
+    #[error("UNAVAILABLE {0}")]
+    Store(#[from] StoreError),
+}
+
+/// Units of the states in memory.
+const MEMORY_UNIT: Duration = Duration::from_nanos(1);
+
+impl Gate {
+    /// The counter of a key. In memory its cache lines are prefetched.
+    pub fn throttle_counter(&self, key: CallerKey<'_>, limit: &Limit) -> ThrottleCounter {
+        match self.central.get() {
+            None => self.memory_counter(key, limit),
+            Some(_) => {
+                let counter = CentralCounter { id: counter_id(key), limit: *limit };
+                ThrottleCounter::Central(Box::new(Charge::central(counter)))
+            }
+        }
+    }
+
+    fn memory_counter(&self, key: CallerKey<'_>, limit: &Limit) -> ThrottleCounter {
+        let meter = Meter::cell(limit.rate(), limit.capacity(), MEMORY_UNIT);
+        ThrottleCounter::Memory(self.engine.throttle_key(key.database, key.name), meter)
+    }
+
+    /// Decides a cost, and charges it if it is allowed; a cost of zero charges nothing. If the store fails, the
+    /// configured failure mode decides; with `closed` the error is returned.
+    pub async fn throttle(
+        &self,
+        counter: ThrottleCounter,
+        key: CallerKey<'_>,
+        cost: u64,
+        now: Time,
+    ) -> Result<LimitOutcome, ThrottleFailure> {
+        let mut charge = match counter {
+            ThrottleCounter::Memory(key, meter) => return Ok(self.engine.throttle(key, meter, cost, now)),
+            ThrottleCounter::Central(charge) => charge,
+        };
+        charge.cost = cost;
+        let limit = charge.counter().limit;
+        let Some(central) = self.central.get() else {
+            return Ok(self.throttle_in_memory(key, &limit, cost, now));
+        };
+        central.supports(&limit).map_err(ThrottleFailure::Unsupported)?;
+        let charges = std::slice::from_ref(&*charge);
+        let mut outcome = match cost {
+            0 => central.store.peek(charges, now).await,
+            _ => central.store.charge(charges, now).await,
+        };
+        let error = match outcome.limits.pop() {
+            Some(LimitResult::Answered(outcome)) => return Ok(outcome),
+            Some(LimitResult::Failed(error)) => error,
+            // A single charge is never skipped.
+            Some(LimitResult::Skipped) | None => return Ok(unlimited(&limit)),
+        };
+        let store = self.engine.policy().settings().store;
+        match store.on_error {
+            OnStoreError::Open => Ok(unlimited(&limit)),
+            OnStoreError::Closed => Err(error.into()),
+            OnStoreError::Local => {
+                Ok(self.throttle_in_memory(key, &limit.node_share(store.nodes), cost, now))
+            }
+        }
+    }
+
+    fn throttle_in_memory(&self, key: CallerKey<'_>, limit: &Limit, cost: u64, now: Time) -> LimitOutcome {
+        let meter = Meter::cell(limit.rate(), limit.capacity(), MEMORY_UNIT);
+        self.engine.throttle(self.engine.throttle_key(key.database, key.name), meter, cost, now)
+    }
+
+    /// Removes the counter of a key; returns whether anything of it was used.
+    pub async fn reset_throttle(&self, key: CallerKey<'_>, now: Time) -> Result<bool, StoreError> {
+        let in_memory = self.engine.reset_throttle(self.engine.throttle_key(key.database, key.name), now);
+        let Some(central) = self.central.get() else { return Ok(in_memory) };
+        let limit = any_limit();
+        central.store.reset(&CentralCounter { id: counter_id(key), limit }, now).await
+    }
+}
+
+/// The outcome of a limit that is not enforced.
+fn unlimited(limit: &Limit) -> LimitOutcome {
+    let admission = Admission::Allow { delay: Duration::ZERO };
+    let remaining = limit.capacity();
+    LimitOutcome {
+        decision: Decision { admission, left: remaining },
+        remaining,
+        reset_after: Duration::ZERO,
+        grant: None,
+    }
+}
+
+/// All limits of a key have the same counter.
+fn any_limit() -> Limit {
+    let rate = Rate::new(1, Period::SECOND).expect("one a second is a rate");
+    Limit::new(rate, Shape::Cell { burst: 1 }).expect("a burst of one is valid")
+}
+
+/// No rule has this domain.
+const DOMAIN: &str = "_";
+const RULE: &str = "_throttle";
+
+fn counter_id(key: CallerKey<'_>) -> CounterId {
+    let name = match key.database {
+        0 => "key".into(),
+        database => format!("key{database}").into(),
+    };
+    let value = percent_encode(key.name, NON_ALPHANUMERIC).to_string().into();
+    let part = KeyPart { name, value, sensitivity: Sensitivity::Public };
+    CounterId { domain: DOMAIN.into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) }
+}

@@ -1,0 +1,131 @@
+//! The commands of one read: parsed in order, with the memory of their keys prefetched, then run in order.
+
+use smallvec::SmallVec;
+use tollgate::internal::engine::DecisionMode;
+
+use super::check::{Check, write_verdict};
+use super::command::Command;
+use super::frame::Args;
+use super::session::RespSession;
+use super::throttle::{ThrottleCall, write_outcome};
+use crate::gate::ThrottleCounter;
+
+/// Commands that are decided together.
+const MAX_COMMANDS: usize = 64;
+
+#[derive(Default)]
+pub struct CommandBatch<'a> {
+    commands: SmallVec<[Parsed<'a>; 4]>,
+    /// Whether the last command changes how further ones are parsed.
+    is_closed: bool,
+}
+
+enum Parsed<'a> {
+    Throttle { call: ThrottleCall<'a>, counter: ThrottleCounter },
+    Check(Box<Check<'a>>),
+    Other(Command<'a>),
+    Invalid(String),
+}
+
+impl<'a> CommandBatch<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.is_closed || self.commands.len() == MAX_COMMANDS
+    }
+
+    /// Adds a command; one without a name is skipped, as Redis does.
+    pub fn add(&mut self, session: &RespSession<'_>, args: &Args<'a, '_>) {
+        let Some(name) = args.get(0) else { return };
+        let parsed = if name.eq_ignore_ascii_case(b"cl.throttle") {
+            let call = ThrottleCall::parse(args).map_err(|error| error.to_string());
+            call.map(|call| {
+                let counter = session.server.gate.throttle_counter(session.caller_key(call.key), &call.limit);
+                Parsed::Throttle { call, counter }
+            })
+        } else if name.eq_ignore_ascii_case(b"tollgate.check") {
+            let check = Check::parse(args).map_err(|error| error.to_string());
+            check.map(|check| Parsed::Check(Box::new(check)))
+        } else {
+            Command::parse(args).map(Parsed::Other).map_err(|error| error.to_string())
+        };
+        self.is_closed =
+            matches!(parsed, Ok(Parsed::Other(Command::Select(_) | Command::Reset | Command::Quit)));
+        self.commands.push(parsed.unwrap_or_else(Parsed::Invalid));
+    }
+
+    /// Runs the commands in order and writes their replies.
+    pub async fn run(self, session: &mut RespSession<'_>) {
+        let mut commands = self.commands.into_iter().peekable();
+        while let Some(command) = commands.next() {
+            match command {
+                Parsed::Throttle { call, counter } => run_throttle(session, &call, counter).await,
+                Parsed::Check(check) => {
+                    let mode = check.mode;
+                    let is_like =
+                        |next: &Parsed<'_>| matches!(next, Parsed::Check(next) if next.mode == mode);
+                    let mut checks = vec![*check];
+                    while let Some(Parsed::Check(next)) = commands.next_if(is_like) {
+                        checks.push(*next);
+                    }
+                    run_checks(session, &checks).await;
+                }
+                Parsed::Other(Command::Del(keys)) => run_del(session, &keys).await,
+                Parsed::Other(command) => session.reply(&command),
+                Parsed::Invalid(error) => session.replies.error(error),
+            }
+        }
+    }
+}
+
+async fn run_throttle(session: &mut RespSession<'_>, call: &ThrottleCall<'_>, counter: ThrottleCounter) {
+    if !session.is_authorized() {
+        return;
+    }
+    let gate = &session.server.gate;
+    let key = session.caller_key(call.key);
+    match gate.throttle(counter, key, call.quantity, gate.now()).await {
+        Ok(outcome) => write_outcome(&mut session.replies, &call.limit, &outcome),
+        Err(error) => session.replies.error(error),
+    }
+}
+
+/// Decides checks of the same mode together.
+async fn run_checks(session: &mut RespSession<'_>, checks: &[Check<'_>]) {
+    let gate = &session.server.gate;
+    let snapshot = gate.snapshot();
+    let now = gate.now();
+    let hits: Vec<_> = checks.iter().map(|check| snapshot.identify(check.hit.clone(), now)).collect();
+    let verdicts = match checks.first().map(|check| check.mode) {
+        Some(DecisionMode::Check) if session.is_authenticated() => {
+            gate.check_batch(&snapshot, &hits, now).await
+        }
+        Some(DecisionMode::Peek) if session.is_authenticated() => {
+            gate.peek_batch(&snapshot, &hits, now).await
+        }
+        _ => Vec::new(),
+    };
+    for verdict in &verdicts {
+        write_verdict(&mut session.replies, verdict);
+    }
+    for _ in verdicts.len()..checks.len() {
+        session.is_authorized();
+    }
+}
+
+async fn run_del(session: &mut RespSession<'_>, keys: &[&[u8]]) {
+    if !session.is_authorized() {
+        return;
+    }
+    let gate = &session.server.gate;
+    let mut removed = 0;
+    for name in keys {
+        match gate.reset_throttle(session.caller_key(name), gate.now()).await {
+            Ok(was_used) => removed += i64::from(was_used),
+            Err(error) => return session.replies.error(format_args!("UNAVAILABLE {error}")),
+        }
+    }
+    session.replies.integer(removed);
+}

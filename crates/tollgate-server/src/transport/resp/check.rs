@@ -1,0 +1,166 @@
+//! `TOLLGATE.CHECK attribute value … [COST n] [PEEK]`: a decision by the rules.
+
+use thiserror::Error;
+use tollgate::Hit;
+use tollgate::internal::EngineVerdict;
+use tollgate::internal::engine::DecisionMode;
+use tollgate::internal::identity::address::parse_ip;
+use tollgate::internal::identity::{Attribute, FieldSource, normal};
+
+use super::frame::Args;
+use super::reply::Replies;
+use crate::response::millis;
+
+/// Longer values are rejected, as in the decision API.
+const MAX_VALUE_BYTES: usize = 4_096;
+const MAX_PATH_BYTES: usize = 16 << 10;
+const MAX_COST: u64 = 1_000_000_000;
+const USAGE: &str = "use TOLLGATE.CHECK attribute value [attribute value ...] [COST n] [PEEK]";
+
+pub struct Check<'a> {
+    pub hit: Hit<'a>,
+    pub mode: DecisionMode,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum CheckError {
+    #[error("ERR wrong number of arguments: {USAGE}")]
+    Arity,
+    #[error("ERR {name} has no value: {USAGE}")]
+    NoValue { name: String },
+    #[error("ERR {name} is not UTF-8")]
+    NotText { name: String },
+    #[error("ERR {name} is longer than {max} bytes")]
+    TooLong { name: String, max: usize },
+    #[error("ERR {0}")]
+    Attribute(String),
+    #[error("ERR {name} is given twice")]
+    Twice { name: String },
+    #[error("ERR {name} is not valid: {value}")]
+    Value { name: String, value: String },
+}
+
+/// The parts of a hit that are needed before it exists.
+#[derive(Default)]
+struct Target<'a> {
+    method: Option<&'a str>,
+    host: Option<&'a str>,
+    path: Option<&'a str>,
+}
+
+impl<'a> Check<'a> {
+    pub fn parse(args: &Args<'a, '_>) -> Result<Check<'a>, CheckError> {
+        let mut target = Target::default();
+        let mut pairs = Vec::new();
+        let mut cost = None;
+        let mut mode = DecisionMode::Check;
+        let mut rest = args.iter().skip(1);
+        while let Some(name) = rest.next() {
+            let name = text("an attribute", name)?;
+            if name.eq_ignore_ascii_case("peek") {
+                mode = DecisionMode::Peek;
+                continue;
+            }
+            let value = rest.next().ok_or_else(|| CheckError::NoValue { name: shown(name) })?;
+            let value = text(name, value)?;
+            let max = if name == "path" { MAX_PATH_BYTES } else { MAX_VALUE_BYTES };
+            if value.len() > max {
+                return Err(CheckError::TooLong { name: shown(name), max });
+            }
+            let single = match name {
+                "method" => &mut target.method,
+                "host" => &mut target.host,
+                "path" => &mut target.path,
+                _ if name.eq_ignore_ascii_case("cost") => &mut cost,
+                _ => {
+                    pairs.push((name, value));
+                    continue;
+                }
+            };
+            if single.replace(value).is_some() {
+                return Err(CheckError::Twice { name: shown(name) });
+            }
+        }
+        if args.len() == 1 {
+            return Err(CheckError::Arity);
+        }
+        let [method, host, path] = [target.method, target.host, target.path].map(Option::unwrap_or_default);
+        let hit = Hit::on(method, host, path).cost(parse_cost(cost)?);
+        let hit = pairs.into_iter().try_fold(hit, |hit, (name, value)| with_attribute(hit, name, value))?;
+        Ok(Check { hit, mode })
+    }
+}
+
+fn parse_cost(cost: Option<&str>) -> Result<u64, CheckError> {
+    let Some(text) = cost else { return Ok(1) };
+    let cost = text.parse().ok().filter(|cost| *cost <= MAX_COST);
+    cost.ok_or_else(|| CheckError::Value { name: "COST".to_owned(), value: shown(text) })
+}
+
+fn with_attribute<'a>(hit: Hit<'a>, name: &'a str, value: &'a str) -> Result<Hit<'a>, CheckError> {
+    let bad = || CheckError::Value { name: shown(name), value: shown(value) };
+    if name == "domain" {
+        return Ok(hit.domain(value));
+    }
+    Ok(match Attribute::parse(name).map_err(CheckError::Attribute)? {
+        Attribute::Ip => hit.ip(parse_ip(value).ok_or_else(bad)?),
+        Attribute::Mac => hit.mac(normal::mac(value).ok_or_else(bad)?.into_owned()),
+        Attribute::User => hit.user(value),
+        Attribute::Email => hit.email(value),
+        Attribute::ApiKey => hit.api_key(value),
+        Attribute::Field(FieldSource::Jwt, _) => {
+            return Err(CheckError::Attribute(
+                "a claim is only read from a verified token: pass header:authorization".to_owned(),
+            ));
+        }
+        Attribute::Field(source, field) => hit.field(source, field.to_string(), value),
+        Attribute::Method | Attribute::Host | Attribute::Path => return Err(bad()),
+    })
+}
+
+fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, CheckError> {
+    std::str::from_utf8(bytes).map_err(|_| CheckError::NotText { name: shown(name) })
+}
+
+/// The beginning of a text, for an error.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
+/// A map of the verdict's fields, named as in the decision API.
+pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict) {
+    let reported = verdict.reported();
+    replies.map(9);
+    replies.bulk(b"allowed");
+    replies.boolean(verdict.allowed);
+    replies.bulk(b"reason");
+    replies.bulk(verdict.reason.name().as_bytes());
+    replies.bulk(b"rule");
+    optional_text(replies, reported.map(|limit| limit.rule.id.to_string()));
+    replies.bulk(b"limit");
+    optional_text(replies, reported.map(|limit| limit.limit.to_string()));
+    replies.bulk(b"remaining");
+    optional_number(replies, reported.map(|limit| limit.remaining));
+    replies.bulk(b"retry_after_ms");
+    optional_number(replies, verdict.retry_after.map(millis));
+    replies.bulk(b"reset_after_ms");
+    optional_number(replies, reported.map(|limit| millis(limit.reset_after)));
+    replies.bulk(b"delay_ms");
+    optional_number(replies, Some(millis(verdict.delay)));
+    replies.bulk(b"id");
+    replies.bulk(verdict.id.to_string().as_bytes());
+}
+
+fn optional_text(replies: &mut Replies, text: Option<String>) {
+    match text {
+        Some(text) => replies.bulk(text.as_bytes()),
+        None => replies.null(),
+    }
+}
+
+fn optional_number(replies: &mut Replies, number: Option<u64>) {
+    match number {
+        Some(number) => replies.integer(i64::try_from(number).unwrap_or(i64::MAX)),
+        None => replies.null(),
+    }
+}
