@@ -17,7 +17,7 @@ WITHIN = 90.0
 TOLLGATE = Path(os.environ.get("TOLLGATE", ROOT / "target/release/tollgate"))
 
 # The pages use default ports; each run has its own.
-PORTS = [8080, 7070, 8000, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
+PORTS = [8080, 7070, 6380, 8000, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
 
 # Programs that pages run in front of Tollgate, and where each comes from.
 PROGRAMS = {
@@ -104,7 +104,7 @@ class Shell:
 
     def here(self, text: str) -> str:
         """A page's text with this run's ports."""
-        return re.sub(r"(?:(?<=:)|(?<=port_value: ))(\d{4,5})\b", lambda port: str(self.ports.get(int(port[1]), port[1])), text)
+        return re.sub(r"(?:(?<=:)|(?<=port_value: )|(?<=-p ))(\d{4,5})\b", lambda port: str(self.ports.get(int(port[1]), port[1])), text)
 
     def there(self, text: str) -> str:
         """Output with the page's ports and paths."""
@@ -115,7 +115,7 @@ class Shell:
     def write(self, name: str, text: str, served: bool) -> None:
         text = self.here(text)
         if served and not re.search(r"^listen:", text, re.MULTILINE):
-            listen = {"http": 8080, "admin": 7070}
+            listen = {"http": 8080, "admin": 7070, "resp": 6380}
             if re.search(r"^upstreams:", text, re.MULTILINE):
                 listen["proxy"] = 8000
             addresses = ", ".join(f'{name}: "127.0.0.1:{self.ports[port]}"' for name, port in listen.items())

@@ -65,7 +65,7 @@ class Node:
         listen = {"http": self.http, "admin": self.admin_port}
         if "upstreams:" in config:
             listen["proxy"] = self.proxy
-        listen = ", ".join(f"{name}: '127.0.0.1:{port}'" for name, port in listen.items())
+        listen = ", ".join(f"{name}: '127.0.0.1:{port}'" for name, port in listen.items()) + ", resp: '127.0.0.1:0'"
         self.config = config
         self.file.write_text(f"listen: {{ {listen} }}\n{config}")
 
