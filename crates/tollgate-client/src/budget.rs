@@ -215,7 +215,8 @@ fn is_rolling(shape: Shape) -> bool {
         Shape::FixedWindow { start: WindowStart::Aligned }
         | Shape::SlidingCounter
         | Shape::TieredWindow { .. }
-        | Shape::Concurrency => false,
+        | Shape::Concurrency
+        | Shape::Cell { .. } => false,
     }
 }
 
