@@ -16,7 +16,7 @@ pub enum Command<'a> {
     Auth(AuthToken<'a>),
     Select(u8),
     Client(ClientCommand<'a>),
-    CommandTable(TableCommand),
+    Table(TableCommand),
     Info,
     Del(Vec<&'a [u8]>),
     Quit,
@@ -124,7 +124,7 @@ impl<'a> Command<'a> {
             },
             Some(b"select") => select(args),
             Some(b"client") => client(args).map(Command::Client),
-            Some(b"command") => table(args).map(Command::CommandTable),
+            Some(b"command") => table(args).map(Command::Table),
             Some(b"info") => Ok(Command::Info),
             Some(b"del" | b"unlink") => match args.len() {
                 1 => Err(CommandError::Arity("del")),

@@ -70,7 +70,7 @@ impl<'s> RespSession<'s> {
                 self.replies.simple("OK");
             }
             Command::Client(command) => self.client(command),
-            Command::CommandTable(command) => self.table(command),
+            Command::Table(command) => self.table(command),
             Command::Info => {
                 let info = self.info();
                 self.replies.bulk(info.as_bytes());
