@@ -31,16 +31,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A lock is taken: the steps that follow are its critical section, for tests that bound it.
 #[inline(always)]
 pub(crate) fn begin_section() {
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     steps::begin_section();
 }
 
 /// Entries, lines or bans that a critical section visits, for tests that bound it.
 #[inline(always)]
 pub(crate) fn count_steps(count: usize) {
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     steps::count(count);
-    #[cfg(not(feature = "testing"))]
+    #[cfg(not(any(test, feature = "testing")))]
     let _ = count;
 }
 
@@ -48,7 +48,11 @@ pub(crate) fn count_steps(count: usize) {
 ///
 /// A critical section is taken to last until the thread's next lock, so it is never counted too short unless locks are
 /// nested; the total bounds those.
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(
+    not(feature = "testing"),
+    allow(unreachable_pub, dead_code, reason = "unit tests need a part of it")
+)]
 pub mod steps {
     use std::cell::Cell;
 

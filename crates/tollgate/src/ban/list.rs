@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
 use crate::ban::bloom_filter::BloomFilter;
+use crate::ban::list::upkeep::{NextFilter, PurgeRound};
 use crate::ban::offenders::Offenders;
 use crate::ban::shard::BanShard;
 use crate::ban::{Ban, BanTerms, FleetBanSet, PendingBanQueue, Strikes, ViolationQueue};
@@ -27,12 +27,11 @@ use crate::time::Time;
 const MAX_BANS: usize = 1_000_000;
 /// Maximum bytes of the keys of all bans: further automatic ones are dropped.
 const MAX_KEY_BYTES: usize = 64 << 20;
-/// A full list is purged of ended bans at most this often.
-const PURGE_PAUSE: Duration = Duration::from_secs(1);
 const SHARDS: usize = 256;
 
 mod changed;
 mod fleet;
+mod upkeep;
 
 pub(crate) struct BanList {
     secret: Secret,
@@ -75,9 +74,10 @@ struct ReadView {
 #[derive(Default)]
 struct WriterState {
     kinds: KeyKinds,
-    /// Keys added to the filter since it was built.
+    /// Keys in the filter.
     filter_len: usize,
-    purged_at: Time,
+    next_filter: Option<NextFilter>,
+    purge: PurgeRound,
 }
 
 impl BanList {
@@ -169,12 +169,10 @@ impl BanList {
         if listed >= ban.until {
             return InsertResult::AlreadyBanned;
         }
-        let is_full = self.is_full_for(key);
-        if is_full && now >= writer.purged_at + PURGE_PAUSE {
-            writer.purged_at = now;
-            (0..SHARDS).for_each(|shard| self.purge(&mut writer, shard, now));
+        if self.is_nearly_full() {
+            self.purge_some(&mut writer, now);
         }
-        if is_full && self.is_full_for(key) && listed == Time::EPOCH {
+        if self.is_full_for(key) && listed == Time::EPOCH {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return InsertResult::Full;
         }
@@ -336,42 +334,11 @@ impl BanList {
         old
     }
 
-    /// Makes a new key visible to readers.
-    fn publish_key(&self, writer: &mut WriterState, key: &Key, fingerprint: Fingerprint) {
-        let front = self.read_view.load();
-        let is_new_shape = writer.kinds.add(key);
-        writer.filter_len += 1;
-        let mut filter = Arc::clone(&front.filter);
-        let is_full = writer.filter_len > filter.capacity();
-        if is_full {
-            (filter, writer.filter_len) = (self.build_filter().into(), self.len.load(Ordering::Relaxed));
-        }
-        filter.add(fingerprint);
-        if is_new_shape || is_full {
-            self.read_view.store(Arc::new(ReadView { kinds: writer.kinds.clone(), filter }));
-        }
-    }
-
-    /// A filter of all bans in the list.
-    fn build_filter(&self) -> BloomFilter {
-        let filter = BloomFilter::new(self.len.load(Ordering::Relaxed));
-        for shard in &self.shards {
-            let shard = read_shard(shard);
-            shard.iter().for_each(|stored| filter.add(stored.fingerprint()));
-        }
-        filter
-    }
-
     fn remove_locked(&self, writer: &mut WriterState, key: &Key) -> Option<Ban> {
         let fingerprint = self.fingerprint(key);
         let removed = self.write(shard_of(fingerprint)).remove(fingerprint, &key.to_string())?;
         self.uncount_keys(writer, [key]);
         Some(removed)
-    }
-
-    fn purge(&self, writer: &mut WriterState, number: usize, now: Time) {
-        let removed = self.write(number).drain(|stored| stored.until() > now);
-        self.on_bans_removed(writer, &removed, now);
     }
 
     fn on_bans_removed(&self, writer: &mut WriterState, removed: &[(Key, Ban)], now: Time) {

@@ -1,11 +1,13 @@
 //! A listed ban is found, whatever else is listed.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::ban::BanSource;
+use crate::sync::steps::measure;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const NOW: Time = Time::from_secs(1_800_000_000);
@@ -76,6 +78,46 @@ fn bans_that_are_over_do_not_pile_up() {
     let len = list.len.load(Ordering::Relaxed);
     assert!(len <= 256 * SHARDS, "{len}");
     assert_eq!(list.count(NOW + Duration::from_secs(80_000)), 59);
+}
+
+/// A regression: an automatic ban purged the whole of a full list, or built the filter of all bans, under the writers'
+/// lock.
+#[test]
+fn a_change_visits_a_bounded_number_of_bans_however_many_there_are() {
+    let mut longest = Vec::new();
+    for bans in [20_000, 40_000] {
+        let list = BanList::with_capacity(Secret::random(), bans, MAX_KEY_BYTES);
+        let mut most = 0;
+        let mut earn = |n: usize, now: Time| {
+            let ban = ban(now + MINUTE, BanSource::Automatic);
+            let mut is_listed = false;
+            most = most.max(measure(|| is_listed = list.insert_automatic(&user(n), &ban, now)).total);
+            is_listed
+        };
+        assert!((0..bans).all(|n| earn(n, NOW)), "there is room for all");
+        assert!(!earn(bans, NOW), "the list is full");
+        // All have ended, and nearly as many come.
+        let after = NOW + MINUTE;
+        let dropped = (bans..2 * bans - bans / 16).filter(|n| !earn(*n, after)).count();
+        assert_eq!(dropped, 0, "ended bans make room");
+        assert!(bans / SHARDS >= 64, "shards have many bans");
+        longest.push(most);
+        // A purge and the next filter: each a step, and the shard that it ends with; the own shard may be rewritten.
+        assert!(most <= 4 * upkeep::STEP_BANS, "{most} steps with {bans} bans");
+    }
+    assert!(longest.iter().all(|most| *most > 256), "upkeep was counted: {longest:?}");
+}
+
+#[test]
+fn a_clock_that_was_set_back_does_not_stop_the_purge() {
+    let list = BanList::with_capacity(Secret::random(), 3, MAX_KEY_BYTES);
+    let earn = |n, now: Time| list.insert_automatic(&user(n), &ban(now + MINUTE, BanSource::Automatic), now);
+    let back = NOW - MINUTE * 60;
+    assert_eq!([0, 1].map(|n| earn(n, back)), [true, true]);
+    assert_eq!([2, 3].map(|n| earn(n, NOW)), [true, true], "the first two are over");
+    list.insert(user(4), ban(back + MINUTE, BanSource::Automatic), back);
+    assert!(!earn(5, back), "three are in force");
+    assert!(earn(5, back + MINUTE), "one is over");
 }
 
 #[test]
