@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tollgate::internal::algorithm::Quota;
-use tollgate::internal::fingerprint::Secret;
+use tollgate::internal::fingerprint::{Fingerprint, Secret};
 use tollgate::internal::limit::{Levels, WindowStart};
 use tollgate::internal::store::memory::{AGGREGATE_CELLS, MemoryFull};
 use tollgate::internal::store::{Charge, ChargeReceipt, MemoryStore};
@@ -285,6 +285,25 @@ fn a_new_key_passes_once_the_period_of_the_flood_is_over() {
     assert!(!passes(&store, "newcomer", limit, now) || store.usage().denied_full > 0);
     let now = now + 61 * SECOND;
     assert!((0..100).all(|n| (0..5).all(|_| passes(&store, &format!("newcomer {n}"), limit, now))));
+}
+
+/// A regression: one key more than its lines have slots for grew its shard to the cap, under the lock.
+#[test]
+fn keys_that_share_their_lines_do_not_grow_the_table_without_end() {
+    const SLOTS: u64 = 4;
+    let store = MemoryStore::new(64 << 20);
+    let limit = quota("5/h", Shape::GCRA);
+    let before = store.usage().bytes;
+    let mut passed = 0;
+    for n in 1..=1_000u64 {
+        // Both candidates are the first line of the first shard, whatever the size of the table.
+        let charges = [Charge::enforced(Fingerprint::from_bits(n << 44), limit, 1)];
+        passed += (0..20).filter(|_| store.charge(&charges, NOW).admitted).count() as u64;
+    }
+    assert_eq!(passed, 5 * SLOTS + 5, "those with a slot, and the others together");
+    let usage = store.usage();
+    assert_eq!((usage.keys, usage.bytes), (SLOTS, before));
+    assert!(passes(&store, "another", limit, NOW));
 }
 
 /// A store without room for new keys.

@@ -33,6 +33,7 @@ mod classes;
 mod collect;
 mod fast_path;
 mod full;
+mod growth;
 mod layout;
 mod multi_charge;
 mod packed;
@@ -155,8 +156,7 @@ impl MemoryStore {
         self.charge_while(charges, now, &InForce::always())
     }
 
-    /// As [`charge`](Self::charge), but only while the limits are in force. If [`InForce`] reports that they were
-    /// replaced, nothing is charged and the outcome is meaningless.
+    /// As [`charge`](Self::charge) while the limits are in force; if [`InForce`] reports otherwise, nothing is charged.
     ///
     /// A state moves from the counter of a limit to that of its successor, and a charge planned under the old limit
     /// would create a second counter. So a counter is created only after checking, under the lock of the shard, that

@@ -13,8 +13,10 @@ use crate::store::memory::table::{class_number, fingerprint_of};
 #[cfg(shuttle)]
 use crate::sync::seeded;
 
-/// Lines that are searched to make room for a new key.
-const MAX_SEARCHED_LINES: usize = 48;
+/// Lines that one search reaches to make room for a new key. With fewer, large tables would have keys without a path.
+pub(super) const MAX_SEARCHED_LINES: usize = 192;
+/// The usual number.
+const SEARCHED_LINES: usize = 48;
 /// A line that the search has reached, and the step and slot that lead to it.
 struct PathStep {
     line: usize,
@@ -41,9 +43,13 @@ impl ShardInner {
     }
 
     /// Makes room in one of two full lines by cuckoo displacement: a breadth-first search, bounded, for a path of
-    /// entries that can each move to their other line.
-    pub(super) fn displace(&mut self, shard: &ShardContext<'_>, new_candidates: [usize; 2]) -> bool {
-        let mut reached: SmallVec<[PathStep; MAX_SEARCHED_LINES]> =
+    /// entries that can each move to their other line. If there is none, returns how many lines were reached.
+    pub(super) fn displace(
+        &mut self,
+        shard: &ShardContext<'_>,
+        new_candidates: [usize; 2],
+    ) -> Result<(), usize> {
+        let mut reached: SmallVec<[PathStep; SEARCHED_LINES]> =
             new_candidates.iter().map(|line| PathStep { line: *line, from: None }).collect();
         let mut at = 0;
         while at < reached.len() && reached.len() < MAX_SEARCHED_LINES {
@@ -58,12 +64,13 @@ impl ShardInner {
                 }
                 reached.push(PathStep { line: other, from: Some((at, n)) });
                 if let Some((free, loaded)) = self.expired_slot(shard, other) {
-                    return self.shift_along_path(shard, &reached, free, loaded);
+                    self.shift_along_path(shard, &reached, free, loaded);
+                    return Ok(());
                 }
             }
             at += 1;
         }
-        false
+        Err(reached.len())
     }
 
     /// Moves the entries along the path that ends at a free slot, the last one first.

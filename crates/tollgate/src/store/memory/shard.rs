@@ -9,19 +9,18 @@ use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::aggregate::AggregateCells;
 use crate::store::memory::classes::{Classes, RecentNumbers, WIDE};
+use crate::store::memory::growth::GrowthBudget;
 use crate::store::memory::packed::Class;
 use crate::store::memory::region::{Region, ShardLines};
-use crate::store::memory::relocation::{fill_slot, take_entry};
+use crate::store::memory::relocation::take_entry;
 use crate::store::memory::slab::{Slab, WideEntry};
-use crate::store::memory::slot::{CacheLine, EMPTY, SLOTS_PER_LINE, Slot, SlotEntry, SlotValue};
-use crate::store::memory::table::{ShardTable, class_number, fingerprint_of, split_line, tag};
+use crate::store::memory::slot::{CacheLine, EMPTY, Slot, SlotEntry, SlotValue};
+use crate::store::memory::table::{ShardTable, class_number, tag};
 use crate::store::memory::used_fraction::UsedFraction;
 #[cfg(shuttle)]
 use crate::sync::seeded;
 use crate::time::Time;
 
-/// The load factor above which a shard grows: 20 bytes per key.
-const MAX_LOAD: (usize, usize) = (4, 5);
 /// Table and slab are each guaranteed the cap divided by this.
 const RESERVE_DIVISOR: usize = 8;
 
@@ -304,6 +303,7 @@ impl ShardInner {
             return true; // without growing
         }
         self.grow_if_full(shard);
+        let mut budget = GrowthBudget::new();
         loop {
             let candidates = shard.table.size().candidate_lines(fingerprint);
             if self.claim_slot(shard, &candidates[..1], entry, Vacancy::Any) {
@@ -315,7 +315,9 @@ impl ShardInner {
             if self.claim_slot(shard, &candidates[1..], entry, Vacancy::Any) {
                 return true;
             }
-            if self.displace(shard, candidates) || self.grow(shard) {
+            let Err(reached) = self.displace(shard, candidates) else { continue };
+            if self.can_grow_for_one(shard) && budget.pay(reached) {
+                self.grow(shard);
                 continue;
             }
             let Some((other, slot, loaded)) = self.least_used(shard, candidates) else { return false };
@@ -387,19 +389,6 @@ impl ShardInner {
         used.min_by_key(|(fraction, _, _)| *fraction)
     }
 
-    fn grow_if_full(&mut self, shard: &ShardContext<'_>) {
-        let slots = shard.table.size().lines() * SLOTS_PER_LINE;
-        if self.entries * MAX_LOAD.1 >= slots * MAX_LOAD.0 {
-            self.grow(shard);
-        }
-    }
-
-    fn can_grow(&self, shard: &ShardContext<'_>) -> bool {
-        let lines = shard.table.size().lines();
-        lines < shard.lines.len()
-            && (lines + 1) * size_of::<CacheLine>() <= self.byte_budget(self.slab.bytes())
-    }
-
     /// Whether a new key would find a slot in its lines, by eviction if need be.
     pub(super) fn has_slot_for(
         &self,
@@ -409,51 +398,13 @@ impl ShardInner {
     ) -> bool {
         let candidates = shard.table.size().candidate_lines(fingerprint);
         let is_least = |(other, ..): (UsedFraction, &Slot, SlotValue)| other.is_evictable_by(fraction);
-        self.can_grow(shard)
+        self.can_grow_for_one(shard)
             || candidates.into_iter().any(|line| self.free_slots(shard, line) > 0)
             || self.least_used(shard, candidates).is_some_and(is_least)
     }
 
-    /// Adds a line and splits the keys of another one with it; `false` at the cap.
-    fn grow(&mut self, shard: &ShardContext<'_>) -> bool {
-        if !self.can_grow(shard) {
-            return false;
-        }
-        let lines = shard.table.size().lines();
-        let grown = shard.table.size().grown();
-        let split = split_line(lines);
-        let mut free = shard.lines.at(lines).0.iter();
-        for slot in &shard.lines.at(split).0 {
-            let loaded = slot.load();
-            let entry = loaded.entry();
-            if entry == EMPTY {
-                continue;
-            }
-            let expired = self.expires_at(shard, entry) <= shard.now;
-            let stays = grown.candidate_lines(fingerprint_of(entry.0)).contains(&split);
-            if expired && slot.cas_entry(loaded, EMPTY).is_ok() {
-                self.free_wide_entry(entry);
-                self.entries -= 1;
-            } else if !stays {
-                let to = free.next().expect("a new line has room for all of an old one");
-                shard.classes.mark(class_number(entry.0));
-                fill_slot(to, take_entry(slot));
-                shard.region.mark(to);
-            }
-        }
-        shard.table.set_size(grown);
-        for line in [split, lines] {
-            for _ in 0..SLOTS_PER_LINE {
-                if !self.move_one_to_first_line(shard, line) {
-                    break;
-                }
-            }
-        }
-        true
-    }
-
     /// The bytes that table or slab may use while the other one uses `other`.
-    fn byte_budget(&self, other: usize) -> usize {
+    pub(super) fn byte_budget(&self, other: usize) -> usize {
         self.cap_bytes.saturating_sub(other.max(self.cap_bytes / RESERVE_DIVISOR))
     }
 
