@@ -152,7 +152,9 @@ impl BanLogCursor {
         }
         let now = Instant::now();
         self.gaps.retain(|_, since| now.duration_since(*since) < GAP_TIMEOUT);
-        let first = known.map_or_else(|| head.last.saturating_sub(MAX_RECENT), |known| known.last) + 1;
+        // Whatever the head says: a store must not choose how much memory this takes.
+        let recent = head.last.saturating_sub(MAX_RECENT);
+        let first = known.map_or(recent, |known| known.last.max(recent)) + 1;
         self.gaps.keys().copied().chain(first..=head.last).collect()
     }
 
@@ -232,6 +234,19 @@ pub(super) fn decode(bytes: &[u8], seal: &Seal) -> Option<BanEvent> {
 mod tests {
     use super::*;
     use crate::counters::name::{NameHash, Naming};
+
+    /// A regression: all numbers up to the head were collected, and a wrong head ended the process.
+    #[test]
+    fn a_head_that_is_far_ahead_costs_no_more_than_the_recent_entries() {
+        let mut cursor = BanLogCursor::default();
+        for last in [7, 1_000, (1 << 62) - 1] {
+            let head = BanLogHead { epoch: 1, last };
+            let unread = cursor.unread(head);
+            assert!(unread.len() as u64 <= MAX_RECENT && unread.last() == Some(&last), "{}", unread.len());
+            cursor.head = Some(head);
+        }
+        assert!(cursor.unread(BanLogHead { epoch: 1, last: (1 << 62) - 1 }).is_empty(), "all are read");
+    }
 
     #[test]
     fn an_entry_is_read_as_it_was_written_and_only_under_its_secret() {
