@@ -20,10 +20,11 @@ impl ClosedWindows {
 
     pub fn insert(&self, name: &str, window: u64, count: u64) {
         let mut counts = self.lock();
-        if counts.len() >= MAX_COUNTERS && !counts.contains_key(name) {
-            counts.clear(); // only costs another read
-        }
+        let is_full = counts.len() >= MAX_COUNTERS && !counts.contains_key(name);
+        let old = is_full.then(|| std::mem::take(&mut *counts)); // only costs another read
         counts.insert(name.to_owned(), (window, count));
+        drop(counts);
+        drop(old); // without the lock: it is large
     }
 
     pub fn forget(&self, name: &str) {

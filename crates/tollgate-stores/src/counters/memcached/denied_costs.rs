@@ -28,10 +28,11 @@ impl DeniedCosts {
             *least = cost.min(*least);
             return;
         }
-        if costs.len() >= MAX_COUNTERS {
-            costs.clear(); // each counter is denied once more before it reads first
-        }
+        // Each counter is denied once more before it reads first.
+        let old = (costs.len() >= MAX_COUNTERS).then(|| std::mem::take(&mut *costs));
         costs.insert(name.to_owned(), cost);
+        drop(costs);
+        drop(old); // without the lock: it is large
     }
 
     /// Raises the threshold above `cost`. A higher cost may still not fit, and continues to read first.
