@@ -2,8 +2,8 @@
 //! manages.
 //!
 //! Sanitizing precedes the decision, so that the decision is made on the headers that are forwarded. Servers behind
-//! CGI, WSGI and the like do not distinguish `-` and `_` in names, so other spellings of headers that the proxy sets,
-//! strips or counts by are removed. Names that are merely unusual pass.
+//! CGI, WSGI and the like do not distinguish `-` and `_` in names, and some (lighttpd) no punctuation at all, so other
+//! spellings of headers that the proxy sets, strips or counts by are removed. Names that are merely unusual pass.
 
 use std::sync::Arc;
 
@@ -55,10 +55,11 @@ pub fn sanitize_headers(
             headers.remove(name);
         }
     }
-    let has_underscore = |name: &HeaderName| name.as_str().contains('_');
+    let is_unusual =
+        |name: &HeaderName| !name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     // Only then can a name with hyphens be an alias.
-    let any_name_may_be_alias = counted.iter().chain(strip).any(has_underscore);
-    let aliases = headers.keys().filter(|name| any_name_may_be_alias || has_underscore(name));
+    let any_name_may_be_alias = counted.iter().chain(strip).any(is_unusual);
+    let aliases = headers.keys().filter(|name| any_name_may_be_alias || is_unusual(name));
     let aliases: Vec<HeaderName> = aliases.filter(|name| is_alias(name, strip, counted)).cloned().collect();
     for name in aliases {
         headers.remove(name);
@@ -74,9 +75,9 @@ fn is_alias(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderName]) -> 
     MANAGED_HEADERS.iter().chain(strip).chain(counted).any(is_other_spelling)
 }
 
-/// Whether two names are equal if `-` and `_` are.
+/// Whether two names are equal if all punctuation is.
 fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
-    let hyphen = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    let hyphen = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     let [one, other] = [one.as_str(), other.as_str()];
     one.len() == other.len() && one.bytes().map(hyphen).eq(other.bytes().map(hyphen))
 }
@@ -140,10 +141,14 @@ mod tests {
             "x-api-key",
             "user_id",
             "x_other",
+            "x.api.key",
+            "x-forwarded.for",
+            "x~real|ip",
+            "x.other",
         ];
-        let expected = ["user_id", "x-api-key", "x_other"];
+        let expected = ["user_id", "x-api-key", "x.other", "x_other"];
         assert_eq!(kept(&given, &["x-real-ip"], &["x-api-key"], RequestOrigin::Client), expected);
-        let expected = ["user_id", "x_api_key", "x_other"];
+        let expected = ["user_id", "x.other", "x_api_key", "x_other"];
         assert_eq!(kept(&given, &["x-real-ip"], &["x_api_key"], RequestOrigin::Client), expected);
     }
 
