@@ -3,9 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use tollgate::internal::EngineCore;
 use tollgate::internal::ban::{Ban, BanSource};
 use tollgate::internal::identity::Key;
-use tollgate::internal::EngineCore;
 use tollgate::{Clock, Hit, Time};
 
 use crate::effort::Effort;

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
+use tollgate::Time;
 use tollgate::internal::{Limit, Shape};
-use tollgate::{Limiter, Time};
 
 use crate::effort::Effort;
 use crate::growth::{output_of_child, resident_bytes};

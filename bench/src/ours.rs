@@ -17,16 +17,19 @@ pub struct Ours {
 }
 
 impl Ours {
-    pub fn with_shape(allowance: Allowance, shape: Shape) -> Ours {
-        let rate = format!("{}/d", allowance.per_day()).parse().expect("a rate");
+    pub fn with_shape(per_day: u32, shape: Shape) -> Ours {
+        let rate = format!("{per_day}/d").parse().expect("a rate");
         let limit = Limit::new(rate, shape).expect("a valid limit");
-        Ours { limiter: tollgate::internal::limiter::with_limit(&limit, CAP_BYTES).expect("memory for every key") }
+        Ours {
+            limiter: tollgate::internal::limiter::with_limit(&limit, CAP_BYTES)
+                .expect("memory for every key"),
+        }
     }
 }
 
 impl Contestant<String> for Ours {
     fn new(allowance: Allowance, _: usize) -> Self {
-        Ours::with_shape(allowance, Shape::GCRA)
+        Ours::with_shape(allowance.per_day(), Shape::GCRA)
     }
 
     #[inline(always)]
@@ -48,7 +51,7 @@ impl Contestant<String> for Ours {
 
 impl Contestant<u64> for Ours {
     fn new(allowance: Allowance, _: usize) -> Self {
-        Ours::with_shape(allowance, Shape::GCRA)
+        Ours::with_shape(allowance.per_day(), Shape::GCRA)
     }
 
     #[inline(always)]
@@ -76,7 +79,7 @@ pub struct OursCached {
 
 impl OursCached {
     fn with(allowance: Allowance) -> OursCached {
-        let ours = Ours::with_shape(allowance, Shape::GCRA);
+        let ours = Ours::with_shape(allowance.per_day(), Shape::GCRA);
         let nanos = AtomicU64::new(ours.limiter.clock().now().nanos());
         OursCached { ours, nanos }
     }

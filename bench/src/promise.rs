@@ -3,6 +3,9 @@
 //! A promise is kept at its share of the best exact rival of the same run, or at 1.3 times the floor,
 //! whichever is larger.
 
+use tollgate::internal::Shape;
+
+use crate::algorithms;
 use crate::bytes;
 use crate::contestant::Allowance::Ample;
 use crate::decisions::{Spread, line};
@@ -95,11 +98,14 @@ fn promises(scores: &Scores) -> Vec<Promise> {
         bytes_a_key(scores, bytes::TEN_MILLION, 22.0),
         full_logs(scores),
         whole_engine(scores),
+        two_threads(scores),
         more_keys::<String>(scores),
         more_keys::<u64>(scores),
     ];
-    found.extend(engine::MATCHING[1..].iter().map(|(name, count)| matching_rules(scores, name, *count)));
+    found.extend(engine::MATCHING[1..].iter().map(|(name, most)| matching_rules(scores, name, *most)));
+    found.extend(algorithms::WIDE.map(|name| wide_state(scores, name)));
     found.extend(rules::COUNTS[1..].iter().map(|(name, _)| loaded_rules(scores, name)));
+    found.push(load(scores));
     found.push(random_rule(scores));
     found.into_iter().flatten().collect()
 }
@@ -159,7 +165,7 @@ fn full_logs(scores: &Scores) -> Option<Promise> {
 }
 
 fn whole_engine(scores: &Scores) -> Option<Promise> {
-    const SHARE: f64 = 0.08;
+    const SHARE: f64 = 0.05;
     let rival = scores.get(engine::LINE, LIMITADOR, 1)?;
     Some(Promise {
         what: engine::LINE.to_owned(),
@@ -167,6 +173,36 @@ fn whole_engine(scores: &Scores) -> Option<Promise> {
         floor: None,
         measured: scores.get(engine::LINE, OURS, 1)?,
         unit: "ns",
+    })
+}
+
+/// Two threads decide 1.8 times as much as one, or 0.9 of what they do with the store alone.
+fn two_threads(scores: &Scores) -> Option<Promise> {
+    const TOGETHER: f64 = 1.8;
+    const SHARE: f64 = 0.9;
+    let store = |threads| scores.get(engine::LINE, engine::STORE, threads);
+    let scaling = TOGETHER.min(SHARE * 2.0 * store(1)? / store(2)?);
+    Some(Promise {
+        what: format!("{}, 2 threads", engine::LINE),
+        target: (
+            format!("{scaling:.2} times as much as 1"),
+            2.0 * scores.get(engine::LINE, OURS, 1)? / scaling,
+        ),
+        floor: None,
+        measured: scores.get(engine::LINE, OURS, 2)?,
+        unit: "ns",
+    })
+}
+
+fn wide_state(scores: &Scores, name: &'static str) -> Option<Promise> {
+    const MOST: f64 = 3.0;
+    let gcra = scores.get(algorithms::LINE, Shape::GCRA.name(), 1)?;
+    Some(Promise {
+        what: format!("{name}, against gcra"),
+        target: (format!("{MOST} times"), MOST),
+        floor: None,
+        measured: scores.get(algorithms::LINE, name, 1)? / gcra,
+        unit: "×",
     })
 }
 
@@ -184,11 +220,11 @@ fn more_keys<K: crate::keys::Key>(scores: &Scores) -> Option<Promise> {
     })
 }
 
-fn matching_rules(scores: &Scores, name: &'static str, count: usize) -> Option<Promise> {
+fn matching_rules(scores: &Scores, name: &'static str, most: f64) -> Option<Promise> {
     let one = scores.get(engine::MATCHING_LINE, engine::MATCHING[0].0, 1)?;
     Some(Promise {
         what: format!("engine, {name}"),
-        target: ("linear".to_owned(), count as f64),
+        target: (format!("{most} times"), most),
         floor: None,
         measured: scores.get(engine::MATCHING_LINE, name, 1)? / one,
         unit: "×",
@@ -203,6 +239,19 @@ fn loaded_rules(scores: &Scores, name: &'static str) -> Option<Promise> {
         floor: None,
         measured: scores.get(rules::LINE, name, 1)? / first,
         unit: "×",
+    })
+}
+
+/// All rules, from YAML.
+fn load(scores: &Scores) -> Option<Promise> {
+    const MOST_S: f64 = 8.0;
+    let (name, _) = rules::COUNTS[rules::COUNTS.len() - 1];
+    Some(Promise {
+        what: format!("{name} rules loaded from YAML"),
+        target: (format!("{MOST_S} s"), MOST_S),
+        floor: None,
+        measured: scores.get(rules::LOAD_LINE, name, 1)?,
+        unit: "s",
     })
 }
 

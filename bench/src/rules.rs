@@ -15,6 +15,8 @@ use crate::table::Table;
 pub const LINE: &str = "rules loaded";
 /// A request that any of the rules may be for, from its texts to the rule that is found.
 pub const RANDOM_LINE: &str = "a random one of the rules loaded";
+/// Seconds to load them.
+pub const LOAD_LINE: &str = "loading the rules";
 /// The same up to a verdict, before anything is charged.
 const LOOK_LINE: &str = "a look at a random one of the rules loaded";
 /// Names and numbers of the rules loaded.
@@ -48,6 +50,7 @@ pub fn measure(effort: &Effort, scores: &mut Scores) -> Loads {
         eprintln!("loading {count} rules");
         let (engine, load) = loaded(count);
         each = load / count as u32;
+        scores.put(LOAD_LINE, name, 1, load.as_secs_f64());
         loads.push((name, Ok(load)));
         sets.push(Loaded { name, engine, random_paths: random_paths(count) });
     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use tollgate::internal::changes::Changes;
 use tollgate::internal::fingerprint::Secret;
-use tollgate::internal::limit::Levels;
-use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
+use tollgate::internal::{EngineCore, EngineSetup, PolicySnapshot};
 use tollgate::{Hit, Limiter, Time};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
@@ -29,11 +28,9 @@ fn main() {
         "denied-string" => hot_string(decisions, "1/d", false),
         "million-strings" => million_strings(decisions),
         "batch-strings" => batch_strings(decisions),
-        "sliding-log" => hot_window(decisions, Shape::SlidingLog),
-        "sliding-compact" => {
-            hot_window(decisions, Shape::SlidingCompact { resolution: Duration::from_secs(60) })
-        }
-        "tiered-window" => hot_window(decisions, Shape::TieredWindow { levels: Levels::SMH }),
+        "sliding-log" => hot_window(decisions, "sliding-log"),
+        "sliding-compact" => hot_window(decisions, "sliding-compact, resolution: 1m"),
+        "tiered-window" => hot_window(decisions, "tiered-window"),
         "engine-1-rule" => hot_user(decisions, &engine(1, "1000000000/d", Changes::Ignored), true),
         "engine-denied" => hot_user(decisions, &engine(1, "1/d", Changes::Ignored), false),
         "engine-3-rules" => hot_user(decisions, &engine(3, "1000000000/d", Changes::Ignored), true),
@@ -98,9 +95,9 @@ fn batch_strings(decisions: usize) {
 }
 
 /// A key that is hit every millisecond: its window moves, and steps leave it.
-fn hot_window(decisions: usize, shape: Shape) {
-    let limit = Limit::new("100000/m".parse().expect("a rate"), shape).expect("a valid limit");
-    let limiter = Limiter::with_limit(&limit, 1 << 30).expect("memory for the key");
+fn hot_window(decisions: usize, algorithm: &str) {
+    let limit = format!("{{limit: 100000/m, algorithm: {algorithm}}}");
+    let limiter = Limiter::from_yaml(&limit, 1 << 30).expect("a valid limit, and memory for the key");
     let later = |n: usize| NOW + Duration::from_millis(n as u64);
     for n in 0..WARM {
         assert!(limiter.check_at("user:123456", later(n)).is_allowed());
@@ -113,7 +110,8 @@ fn hot_window(decisions: usize, shape: Shape) {
 fn engine(rules: usize, limit: &str, changes: Changes) -> EngineCore {
     let rules: Vec<String> =
         (0..rules).map(|n| format!("{{id: each-{n}, key: user, limit: {limit}}}")).collect();
-    let policy = PolicySnapshot::from_yaml(&format!("rules: [{}]", rules.join(", "))).expect("the rules are valid");
+    let policy =
+        PolicySnapshot::from_yaml(&format!("rules: [{}]", rules.join(", "))).expect("the rules are valid");
     let setup = EngineSetup { secret: Secret::from_bytes([7; 16]), changes, ..EngineSetup::default() };
     EngineCore::with_setup(policy, setup)
 }

@@ -23,7 +23,8 @@ struct RedisServer {
 
 impl RedisServer {
     fn start(options: &[&str]) -> RedisServer {
-        let port = StdListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let port =
+            StdListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
         let folder = std::env::temp_dir().join(format!("redis-drivers-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let child = Command::new("redis-server")
@@ -74,7 +75,8 @@ struct SmallCluster {
 
 impl SmallCluster {
     fn start() -> SmallCluster {
-        let node = || RedisServer::start(&["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]);
+        let node =
+            || RedisServer::start(&["--cluster-enabled", "yes", "--cluster-require-full-coverage", "no"]);
         let nodes = [node(), node()];
         nodes[0].cli(&["cluster", "addslotsrange", "0", "16383"]);
         nodes[0].cli(&["cluster", "meet", "127.0.0.1", &nodes[1].port.to_string()]);
@@ -137,7 +139,8 @@ async fn lose_answers(mut client: TcpStream, server: u16) -> std::io::Result<()>
 async fn losing_cluster() -> (RedisServer, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let proxy = listener.local_addr().expect("an address").port();
-    let announced = ["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port"];
+    let announced =
+        ["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port"];
     let server = RedisServer::start(&[&announced[..], &[&proxy.to_string()]].concat());
     server.cli(&["cluster", "addslotsrange", "0", "16383"]);
     server.wait_until("cluster_state:ok", &["cluster", "info"]);
