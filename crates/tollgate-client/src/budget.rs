@@ -162,7 +162,7 @@ impl CallBudget {
             let central = engine.decide_central(&policy, &hit(&key), now, DecisionMode::Check, &store).await;
             let unused = match answer.send(central.verdict) {
                 Ok(()) => central.to_refund,
-                Err(verdict) => verdict.receipt.or(central.to_refund),
+                Err(mut verdict) => verdict.take_receipt().or(central.to_refund),
             };
             if let Some(receipt) = unused {
                 store.refund(receipt, now).await.ok();
@@ -187,12 +187,13 @@ impl CallBudget {
         self.engine.refund(receipt, now);
     }
 
-    fn result(&self, verdict: EngineVerdict) -> BudgetResult {
+    fn result(&self, mut verdict: EngineVerdict) -> BudgetResult {
         let real = |budget_time| self.clock.real(budget_time);
         match verdict.retry_after {
-            _ if verdict.allowed => {
-                BudgetResult::Charged { delay: real(verdict.delay), receipt: verdict.receipt.map(Box::new) }
-            }
+            _ if verdict.allowed => BudgetResult::Charged {
+                delay: real(verdict.delay),
+                receipt: verdict.take_receipt().map(Box::new),
+            },
             Some(retry_after) => BudgetResult::Denied { retry_after: real(retry_after) },
             None => BudgetResult::Never,
         }

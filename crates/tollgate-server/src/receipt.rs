@@ -110,9 +110,8 @@ impl Receipts {
 
     /// The receipt of a verdict, if it charged anything.
     pub fn write(&self, verdict: &EngineVerdict) -> Option<String> {
-        let receipt = verdict.receipt.as_ref().filter(|_| verdict.allowed)?;
-        let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
-        let charges = charged.zip(receipt.items()).map(|(limit, item)| {
+        let (_, first) = verdict.charged().next().filter(|_| verdict.allowed)?;
+        let charges = verdict.charged().map(|(limit, item)| {
             WireCharge(
                 limit.rule.id.to_string(),
                 limit.limit.counter_label(),
@@ -124,7 +123,7 @@ impl Receipts {
             )
         });
         let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
-        let written = WireReceipt { id, at: receipt.at().nanos(), charges: charges.collect() };
+        let written = WireReceipt { id, at: first.grant.at.nanos(), charges: charges.collect() };
         let mut bytes = serde_json::to_vec(&written).expect("numbers and texts are valid JSON");
         let signature = hmac::sign(&self.key, &bytes);
         bytes.extend_from_slice(signature.as_ref());

@@ -129,7 +129,7 @@ impl Drop for StoreCall {
         let Some(call) = self.call.take() else { return };
         let limiter = Arc::clone(&self.limiter);
         self.runtime.spawn(async move {
-            if let Some(receipt) = call.await.verdict.receipt.take() {
+            if let Some(receipt) = call.await.verdict.take_receipt() {
                 limiter.refund(receipt);
             }
         });

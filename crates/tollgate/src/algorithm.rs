@@ -84,6 +84,14 @@ impl Decision {
         matches!(self.admission, Admission::Allow { .. })
     }
 
+    /// How long an allowed request is held.
+    pub(crate) const fn delay(&self) -> Duration {
+        match self.admission {
+            Admission::Allow { delay } => delay,
+            Admission::Deny { .. } | Admission::Never => Duration::ZERO,
+        }
+    }
+
     /// Until the same cost would be allowed; `None` if it is allowed now, or never will be.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.admission {

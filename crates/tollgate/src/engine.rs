@@ -1,6 +1,6 @@
 //! The engine: decides hits.
 //!
-//! Begin (plan and draft), charge, finish (conclude and record): `begin` and `finish` are pure and written once; the
+//! Begin (plan), charge, finish (conclude and record): `begin` and `finish` are pure and written once; the
 //! charge is made in memory at once, or in a central store and awaited (`central`). The engine owns the policy in force, the memory store, the bans and the statistics; it
 //! reads no clock and does no I/O.
 
@@ -19,14 +19,14 @@ use crate::hit::Hit;
 use crate::identity::{Attribute, Key, abridged};
 use crate::plan::{Exempt, Plan, PlanContext, PlannedRule};
 use crate::policy::{PolicyChange, PolicySnapshot};
-use crate::rule::{BanPolicy, Rule, RuleSetError};
+use crate::rule::{BanPolicy, Rule, RuleInForce, RuleSetError};
 use crate::store::memory::InForce;
-use crate::store::{ChargeReceipt, LimitOutcome, MemoryStore};
+use crate::store::{ChargeOutcome, ChargeReceipt, LimitOutcome, MemoryStore};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::track::Outbox;
 use crate::track::saved::SavedTracks;
-use crate::verdict::{EngineVerdict, Reason, VerdictId};
+use crate::verdict::{EngineVerdict, LimitVerdict, Reason, VerdictId};
 
 mod bans;
 mod central;
@@ -100,8 +100,8 @@ struct DecisionContext<'q, 'h> {
 impl DecisionContext<'_, '_> {
     /// Whether the plan is charged. A rule that denies without counting charges no other rule (I3).
     #[inline(always)]
-    fn may_charge(&self, plan: &Plan<'_>) -> bool {
-        self.mode == DecisionMode::Check && !plan.is_denied_by_key()
+    fn may_charge(&self, plan: &Plan<'_, '_>) -> bool {
+        self.mode == DecisionMode::Check && !plan.is_denied_by_key
     }
 }
 
@@ -133,17 +133,20 @@ impl EngineCore {
     }
 
     /// Decides a hit and charges it if it is admitted.
+    #[inline(always)]
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
-        self.decide_in_memory(&self.policy.load(), hit, now, DecisionMode::Check)
+        self.decide(&self.policy.load(), hit, now, DecisionMode::Check)
     }
 
     /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
+    #[inline(always)]
     pub fn peek(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
-        self.decide_in_memory(&self.policy.load(), hit, now, DecisionMode::Peek)
+        self.decide(&self.policy.load(), hit, now, DecisionMode::Peek)
     }
 
     /// Decides a hit under a snapshot of the policy, with counters in memory. If another policy has come into force and
     /// a counter would have to be created, the hit is decided under that policy instead.
+    #[inline(always)]
     pub fn decide(
         &self,
         policy: &PolicySnapshot,
@@ -151,28 +154,18 @@ impl EngineCore {
         now: Time,
         mode: DecisionMode,
     ) -> EngineVerdict {
-        self.decide_in_memory(policy, hit, now, mode)
+        let mut verdict = EngineVerdict::new(self.next_id(policy));
+        self.write_verdict(&mut verdict, &DecisionContext { policy, hit, now, mode });
+        verdict
     }
 
-    /// Inlined, so that a caller with a constant mode has no branches for the other.
-    #[inline(always)]
-    fn decide_in_memory(
-        &self,
-        policy: &PolicySnapshot,
-        hit: &Hit<'_>,
-        now: Time,
-        mode: DecisionMode,
-    ) -> EngineVerdict {
-        let mut plan = Plan::default();
-        let planned = self.begin(policy, &mut plan, hit, now);
-        let holds = || std::ptr::eq(&**self.policy.load(), policy);
-        let in_force = InForce::as_long_as(&holds);
-        let context = DecisionContext { policy, hit, now, mode };
-        let mut verdict = self.decide_planned(&context, &plan, planned, &in_force);
-        if in_force.was_replaced() {
-            verdict = self.check_locked(hit, now);
-        }
-        verdict
+    /// Decides into a new verdict. Out of line, while its callers are inlined: a verdict that is returned would be
+    /// copied.
+    #[inline(never)]
+    fn write_verdict(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
+        let mut plan = Plan::new(verdict);
+        let planned = self.begin(context, &mut plan);
+        self.decide_planned(context, &mut plan, planned);
     }
 
     /// Decides while holding the policy lock, so that no other policy can come into force.
@@ -184,13 +177,8 @@ impl EngineCore {
 
     /// Plans a hit and prefetches its counters.
     #[inline(always)]
-    fn begin<'p>(
-        &self,
-        policy: &'p PolicySnapshot,
-        plan: &mut Plan<'p>,
-        hit: &Hit<'_>,
-        now: Time,
-    ) -> Result<(), Exempt> {
+    fn begin<'p>(&self, context: &DecisionContext<'p, '_>, plan: &mut Plan<'p, '_>) -> Result<(), Exempt> {
+        let DecisionContext { policy, hit, now, .. } = *context;
         policy.plan(plan, hit, &self.plan_context(now), |counter| self.store.prefetch(counter))
     }
 
@@ -199,30 +187,30 @@ impl EngineCore {
         PlanContext { enforce: self.panic_switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
-    /// Charges a plan in memory, and finishes. The verdict is meaningless if the policy
-    /// [was replaced](InForce::was_replaced) and a counter would have to be created.
+    /// Charges a plan in memory, and finishes. If the policy was replaced and a counter would have to be created, the
+    /// hit is decided under the new policy.
     #[inline(always)]
     fn decide_planned(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &Plan<'_>,
+        plan: &mut Plan<'_, '_>,
         planned: Result<(), Exempt>,
-        in_force: &InForce<'_>,
-    ) -> EngineVerdict {
-        let mut verdict = EngineVerdict::new(self.next_id(context.policy));
+    ) {
         if let Err(exempt) = planned {
-            verdict = self.finish_exempt(context, verdict.id, exempt);
-            return verdict;
+            return self.finish_exempt(context, plan.verdict, exempt);
         }
-        plan.draft(&mut verdict); // while the counters are being fetched
-        let outcome = match context.may_charge(plan) {
-            true => self.store.charge_while(&plan.charges, context.now, in_force),
-            false => self.store.peek(&plan.charges, context.now),
-        };
-        if !in_force.was_replaced() {
-            self.finish(context, plan, &mut verdict, outcome.limits.iter().map(Some), &[]);
+        let holds = || std::ptr::eq(&**self.policy.load(), context.policy);
+        let in_force = InForce::as_long_as(&holds);
+        let mut outcome = ChargeOutcome::new();
+        match context.may_charge(plan) {
+            true => self.store.charge_while(plan.charges(), context.now, &in_force, &mut outcome),
+            false => self.store.write_peek(plan.charges(), context.now, &mut outcome),
         }
-        verdict
+        if in_force.was_replaced() {
+            *plan.verdict = self.check_locked(context.hit, context.now);
+        } else {
+            self.finish(context, plan, outcome.limits.iter().map(Some), &[]);
+        }
     }
 
     /// Concludes the verdict from the outcomes of the charges, in their order, and records it.
@@ -230,33 +218,27 @@ impl EngineCore {
     fn finish<'o>(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &Plan<'_>,
-        verdict: &mut EngineVerdict,
-        outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
+        plan: &mut Plan<'_, '_>,
+        outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
         failed: &[FailedCharge],
     ) {
-        plan.conclude(verdict, outcomes);
-        central::apply_failures(verdict, failed);
+        plan.conclude(context.policy, outcomes);
+        central::apply_failures(plan.verdict, failed);
         if context.mode == DecisionMode::Check {
-            self.record(context, plan, verdict);
-            self.decisions.count(verdict.reason);
+            self.record(context, plan);
+            self.decisions.count(plan.verdict);
         }
     }
 
     /// As [`finish`](Self::finish), for a hit that no rule applies to.
-    fn finish_exempt(
-        &self,
-        context: &DecisionContext<'_, '_>,
-        id: VerdictId,
-        exempt: Exempt,
-    ) -> EngineVerdict {
-        let verdict = EngineVerdict::exempt(id, exempt, context.now);
+    #[inline(never)]
+    fn finish_exempt(&self, context: &DecisionContext<'_, '_>, verdict: &mut EngineVerdict, exempt: Exempt) {
+        verdict.exempt(exempt, context.now);
         if context.mode == DecisionMode::Check {
             let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
-            self.push_event(context, &verdict, None, key.as_deref());
-            self.decisions.count(verdict.reason);
+            self.push_event(context, verdict, None, key.as_deref());
+            self.decisions.count(verdict);
         }
-        verdict
     }
 
     /// Decides independent hits, in order. Some are planned ahead, so that the counters of one are prefetched while
@@ -267,26 +249,20 @@ impl EngineCore {
 
     /// As [`check_batch`](Self::check_batch), under a snapshot of the policy; see [`decide`](Self::decide).
     pub fn decide_batch(&self, policy: &PolicySnapshot, hits: &[Hit<'_>], now: Time) -> Vec<EngineVerdict> {
-        let mut verdicts = Vec::with_capacity(hits.len());
-        let holds = || std::ptr::eq(&**self.policy.load(), policy);
-        for hits in hits.chunks(PLAN_AHEAD) {
+        let new_verdict = |_| EngineVerdict::new(self.next_id(policy));
+        let mut verdicts: Vec<EngineVerdict> = hits.iter().map(new_verdict).collect();
+        for (hits, verdicts) in hits.chunks(PLAN_AHEAD).zip(verdicts.chunks_mut(PLAN_AHEAD)) {
             let bans = self.bans.changes();
-            let mut plans: [Plan<'_>; PLAN_AHEAD] = Default::default();
-            let planned = hits.iter().zip(&mut plans);
+            let context = |hit| DecisionContext { policy, hit, now, mode: DecisionMode::Check };
+            let mut plans: SmallVec<[_; PLAN_AHEAD]> = verdicts.iter_mut().map(Plan::new).collect();
             let planned: SmallVec<[_; PLAN_AHEAD]> =
-                planned.map(|(hit, plan)| self.begin(policy, plan, hit, now)).collect();
-            for ((hit, plan), planned) in hits.iter().zip(&plans).zip(planned) {
-                if self.bans.changes() != bans {
+                hits.iter().zip(&mut plans).map(|(hit, plan)| self.begin(&context(hit), plan)).collect();
+            for ((hit, plan), planned) in hits.iter().zip(&mut plans).zip(planned) {
+                if self.bans.changes() == bans {
+                    self.decide_planned(&context(hit), plan, planned);
+                } else {
                     // An earlier hit may have led to a ban meanwhile.
-                    verdicts.push(self.decide(policy, hit, now, DecisionMode::Check));
-                    continue;
-                }
-                let in_force = InForce::as_long_as(&holds);
-                let context = DecisionContext { policy, hit, now, mode: DecisionMode::Check };
-                verdicts.push(self.decide_planned(&context, plan, planned, &in_force));
-                if in_force.was_replaced() {
-                    verdicts.pop();
-                    verdicts.push(self.check(hit, now));
+                    *plan.verdict = self.decide(policy, hit, now, DecisionMode::Check);
                 }
             }
         }
@@ -380,9 +356,8 @@ impl EngineCore {
     }
 
     /// Records a verdict: statistics, tracking, violations and bans, the event stream.
-    #[inline]
-    fn record(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_>, verdict: &EngineVerdict) {
-        let now = context.now;
+    #[inline(always)]
+    fn record(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_, '_>) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
         }
@@ -391,33 +366,36 @@ impl EngineCore {
         }
         // Several values of one key are planned consecutively: for their rule they are one request.
         let mut denied = None;
-        for (n, (planned, limits)) in plan.with_verdicts(verdict).enumerate() {
+        for (n, (planned, limits)) in plan.with_verdicts().enumerate() {
             let denier = limits.iter().find(|limit| !limit.allowed);
-            let record = planned.rule.stats();
             if let Some(tracking) = planned.rule.track {
-                let saved = || self.saved_tracks.take(planned.rule.id.as_str());
-                let denials = u64::from(denier.is_some());
-                let first = record.tracks.count(planned.key, now, denials, tracking, saved);
-                self.changed_tracks.note(first, planned.rule);
+                self.track(planned, tracking, u64::from(denier.is_some()), context.now);
             }
             denied = denied.or(denier);
             if plan.rules.get(n + 1).is_some_and(|next| Arc::ptr_eq(next.rule, planned.rule)) {
                 continue;
             }
-            let denier = denied.take();
-            match denier {
-                None => record.count_allowed(),
-                Some(limit) if limit.is_enforced() => record.count_denied(),
-                Some(_) => record.count_shadow_denied(),
-            }
-            if let (Some(limit), Some(ban)) = (denier, &planned.rule.ban)
-                && limit.is_enforced()
-                && self.record_violations(context, planned.rule, ban)
-            {
-                record.count_banned();
+            match denied.take() {
+                None => planned.rule.stats().count_allowed(),
+                Some(limit) => self.record_denial(context, planned.rule, limit),
             }
         }
-        self.push_event(context, verdict, reported_rule(plan, verdict), None);
+        self.push_event(context, plan.verdict, reported_rule(plan), None);
+    }
+
+    /// Counts a denial by a rule, and the violation that it may be.
+    #[inline(never)]
+    fn record_denial(&self, context: &DecisionContext<'_, '_>, rule: &RuleInForce, denier: &LimitVerdict) {
+        let stats = rule.stats();
+        if !denier.is_enforced() {
+            return stats.count_shadow_denied();
+        }
+        stats.count_denied();
+        if let Some(ban) = &rule.ban
+            && self.record_violations(context, rule, ban)
+        {
+            stats.count_banned();
+        }
     }
 
     /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
@@ -437,17 +415,17 @@ impl EngineCore {
         banned
     }
 
-    /// `key` is that of a ban; otherwise the event shows the key of the rule.
-    #[inline]
+    /// `ban` is the key of a ban; otherwise the event shows the key of the rule.
+    #[inline(always)]
     fn push_event(
         &self,
         context: &DecisionContext<'_, '_>,
         verdict: &EngineVerdict,
         planned: Option<&PlannedRule<'_>>,
-        key: Option<&str>,
+        ban: Option<&str>,
     ) {
         let plain;
-        let key = match (self.log_keys, planned, key) {
+        let key = match (self.log_keys, planned, ban) {
             (LogKeys::Redacted, Some(planned), None) => NewEventKey::Redacted(planned.key),
             (_, None, None) => NewEventKey::Unknown,
             (LogKeys::Redacted, _, Some(key)) => {
@@ -455,7 +433,7 @@ impl EngineCore {
             }
             (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
             (LogKeys::Plain, Some(planned), None) => {
-                plain = key_of(context.policy, &planned.rule.key, context.hit).map(|key| key.to_string());
+                plain = plain_key(context, planned.rule);
                 plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
             }
         };
@@ -471,13 +449,16 @@ impl EngineCore {
 }
 
 /// The planned rule that the verdict reports.
-fn reported_rule<'a, 'p>(plan: &'a Plan<'p>, verdict: &EngineVerdict) -> Option<&'a PlannedRule<'p>> {
-    let reported = verdict.reported()?;
+fn reported_rule<'a, 'p>(plan: &'a Plan<'p, '_>) -> Option<&'a PlannedRule<'p>> {
+    let reported = plan.verdict.reported()?;
     plan.rules.iter().find(|planned| reported.rule.is(planned.rule))
 }
 
-/// The key of a hit; `None` if a part is missing.
-fn key_of(policy: &PolicySnapshot, attributes: &[Attribute], hit: &Hit<'_>) -> Option<Key> {
+/// The key of a hit as text; `None` if a part is missing.
+#[inline(never)]
+fn plain_key(context: &DecisionContext<'_, '_>, rule: &Rule) -> Option<String> {
+    let DecisionContext { policy, hit, .. } = *context;
     let part = |attribute: &Attribute| Some((attribute.clone(), policy.value(hit, attribute)?.into_owned()));
-    Key::new(attributes.iter().map(part).collect::<Option<Vec<_>>>()?).ok()
+    let parts = rule.key.iter().map(part).collect::<Option<Vec<_>>>()?;
+    Key::new(parts).ok().map(|key| key.to_string())
 }

@@ -12,7 +12,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, ShortPart};
 use crate::rule::RuleId;
 use crate::stripes::STRIPES;
 use crate::time::Time;
@@ -233,14 +233,20 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
     }
 }
 
-/// Writes a text, eight bytes a word.
+/// Writes a text, eight bytes a word and two words at a time. What follows it in the last two is arbitrary.
 #[inline]
 fn write_text(words: &[AtomicU64], text: &str) {
-    let (whole, rest) = text.as_bytes().as_chunks::<8>();
-    let last = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let whole = whole.iter().map(|bytes| u64::from_le_bytes(*bytes));
-    for (word, value) in words.iter().zip(whole.chain((!rest.is_empty()).then_some(last))) {
-        word.store(value, Ordering::Relaxed);
+    let (pairs, _) = words.as_chunks::<2>();
+    let (blocks, rest) = text.as_bytes().as_chunks::<16>();
+    let store = |[low, high]: &[AtomicU64; 2], block: u128| {
+        low.store(block as u64, Ordering::Relaxed);
+        high.store((block >> 64) as u64, Ordering::Relaxed);
+    };
+    for (pair, block) in pairs.iter().zip(blocks) {
+        store(pair, u128::from_le_bytes(*block));
+    }
+    if let (Some(pair), Some(last)) = (pairs.get(blocks.len()), ShortPart::bytes(rest)) {
+        store(pair, last.0);
     }
 }
 
@@ -264,7 +270,7 @@ impl Events {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&self, mut event: NewEvent<'_>) {
         event.key = match event.key {
             NewEventKey::Plain(_) if self.key_text == KeyText::Never => NewEventKey::Unknown,

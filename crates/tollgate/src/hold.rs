@@ -288,7 +288,7 @@ mod tests {
         /// Enters at `now`; returns the wait in seconds.
         fn enter(&self, now: Time) -> Option<(HeldRequest<EngineCore>, u64)> {
             let mut verdict = self.engine.check(&Hit::on("GET", "h", "/"), now);
-            let mut receipt = verdict.receipt.take().filter(|_| verdict.allowed);
+            let mut receipt = verdict.take_receipt().filter(|_| verdict.allowed);
             let key = receipt.as_ref()?.queue_key()?;
             let held = self.queues.enqueue(&self.engine, key, now + verdict.delay, &mut receipt, 10)?;
             Some((held, verdict.delay.as_secs()))
@@ -410,7 +410,7 @@ mod tests {
     fn a_full_queue_accepts_no_request() {
         let waiters = Waiters::new();
         let mut verdict = waiters.engine.check(&Hit::on("GET", "h", "/"), NOW);
-        let mut receipt = verdict.receipt.take();
+        let mut receipt = verdict.take_receipt();
         let key = receipt.as_ref().and_then(ChargeReceipt::queue_key).unwrap();
         assert!(waiters.queues.enqueue(&waiters.engine, key, NOW, &mut receipt, 0).is_none());
         assert!(receipt.is_some(), "the receipt is not taken");

@@ -5,23 +5,21 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanList};
+use crate::collections::push_in_place;
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
 use crate::policy::PolicySnapshot;
-use crate::rule::{
-    Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleOwner, RuleRef,
-};
-use crate::store::{Charge, ChargeReceipt, DeniedHits, Enforcement, LimitOutcome, Predecessor};
+use crate::rule::{Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleRef};
+use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, Predecessor};
 use crate::time::Time;
-use crate::verdict::{EngineVerdict, LimitVerdict};
+use crate::verdict::{EngineVerdict, LimitVerdict, VerdictSummary};
 
 mod ambiguous;
 
@@ -41,17 +39,16 @@ pub(crate) struct PlanContext<'e> {
     pub(crate) now: Time,
 }
 
-/// The rules of a hit, and the charges they make.
-#[derive(Default)]
-pub(crate) struct Plan<'p> {
+/// The rules of a hit. Their charges and the verdict are written in place: both are large.
+pub(crate) struct Plan<'p, 'v> {
     pub(crate) rules: SmallVec<[PlannedRule<'p>; 4]>,
-    pub(crate) charges: SmallVec<[Charge; 4]>,
+    pub(crate) verdict: &'v mut EngineVerdict,
     /// The hit is banned, but bans are only counted.
     pub(crate) banned: bool,
+    /// A rule denies without counting, so that nothing is charged.
+    pub(crate) is_denied_by_key: bool,
     /// Matching rules beyond the bound, which were ignored.
     pub(crate) ignored: usize,
-    /// Owns the rules, which are all of one policy.
-    owner: Option<&'p Arc<RuleOwner>>,
 }
 
 pub(crate) struct PlannedRule<'p> {
@@ -76,9 +73,6 @@ enum KeyDenial {
 /// The values of a key, in the order of its attributes.
 pub(crate) type KeyValues<'h> = SmallVec<[Cow<'h, str>; 2]>;
 
-/// Keys with no more parts are read without a vector.
-const FEW_PARTS: usize = 2;
-
 /// How many keys a request has under a rule.
 enum KeyCount {
     One,
@@ -90,7 +84,7 @@ impl PolicySnapshot {
     /// counter as soon as it is known, to prefetch it.
     pub(crate) fn plan<'p>(
         &'p self,
-        plan: &mut Plan<'p>,
+        plan: &mut Plan<'p, '_>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
         known: impl Fn(Fingerprint),
@@ -101,7 +95,6 @@ impl PolicySnapshot {
         if !self.has_empty_lists(under.bans) {
             plan.banned = self.check_lists(hit, under)?;
         }
-        plan.owner = Some(self.rules.owner());
         let matches = self.matches(hit);
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         for rule in matches.iter().copied().take(MAX_MATCHES) {
@@ -110,6 +103,7 @@ impl PolicySnapshot {
         Ok(())
     }
 
+    #[inline]
     fn has_empty_lists(&self, bans: &BanList) -> bool {
         self.file_allow.is_empty() && self.allow.is_empty() && self.file_bans.is_empty() && bans.is_empty()
     }
@@ -142,47 +136,38 @@ impl PolicySnapshot {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn plan_rule<'p>(
         &'p self,
-        plan: &mut Plan<'p>,
+        plan: &mut Plan<'p, '_>,
         rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
         known: &impl Fn(Fingerprint),
     ) {
-        let parts = rule.key.len();
-        let mut few: [Cow<'_, str>; FEW_PARTS] = [Cow::Borrowed(""), Cow::Borrowed("")];
-        let mut many = KeyValues::new();
-        let values = match few.get_mut(..parts) {
-            Some(few) => few,
-            None => {
-                many.resize(parts, Cow::Borrowed(""));
-                many.as_mut_slice()
-            }
-        };
-        match self.read_key(rule, hit, values) {
-            KeyCount::One => self.plan_key(plan, rule, values, hit, under, known),
+        let mut values = KeyValues::new();
+        match self.read_key(rule, hit, &mut values) {
+            KeyCount::One => self.plan_key(plan, rule, &values, hit, under, known),
             KeyCount::Several => self.plan_ambiguous(plan, rule, hit, under, known),
         }
     }
 
-    /// Reads the values of a rule's key; those of missing parts stay empty.
-    #[inline]
-    fn read_key<'h>(&self, rule: &Rule, hit: &'h Hit<'_>, values: &mut [Cow<'h, str>]) -> KeyCount {
+    /// Reads the values of a rule's key; those of missing parts are empty.
+    #[inline(always)]
+    fn read_key<'h>(&self, rule: &Rule, hit: &'h Hit<'_>, values: &mut KeyValues<'h>) -> KeyCount {
         if self.has_ambiguous_limits(rule, hit) {
             return KeyCount::Several;
         }
-        for (value, attribute) in values.iter_mut().zip(&rule.key) {
-            if let Some(text) = hit.plain_text(attribute) {
-                *value = Cow::Borrowed(text);
-                continue;
-            }
-            match self.values(hit, attribute) {
-                AttributeValues::One(one) => *value = one,
-                AttributeValues::Missing => {} // no value is ever empty
-                AttributeValues::Several(_) | AttributeValues::TooMany => return KeyCount::Several,
-            }
+        for attribute in &rule.key {
+            let value = match hit.plain_text(attribute) {
+                Some(text) => Cow::Borrowed(text),
+                None => match self.values(hit, attribute) {
+                    AttributeValues::One(value) => value,
+                    AttributeValues::Missing => Cow::Borrowed(""), // no value is ever empty
+                    AttributeValues::Several(_) | AttributeValues::TooMany => return KeyCount::Several,
+                },
+            };
+            push_in_place(values, || value);
         }
         KeyCount::One
     }
@@ -199,10 +184,10 @@ impl PolicySnapshot {
     }
 
     /// Plans a rule for one key; an empty value means missing.
-    #[inline]
+    #[inline(always)]
     fn plan_key<'p>(
         &'p self,
-        plan: &mut Plan<'p>,
+        plan: &mut Plan<'p, '_>,
         rule: &'p Arc<RuleInForce>,
         values: &[Cow<'_, str>],
         hit: &Hit<'_>,
@@ -235,18 +220,13 @@ impl PolicySnapshot {
                     true => predecessors(rule, each, values, attribute_value, &digest, under.now),
                     false => Vec::new(),
                 };
-                plan.charges.push(charge(rule, mode, each, fingerprint, hit.units(), previous));
+                let charge = || charge(rule, mode, each, fingerprint, hit.units(), previous);
+                push_in_place(&mut plan.verdict.charges, charge);
             }
         }
-        let refused = refused.then_some(KeyDenial::MissingKey);
-        plan.rules.push(PlannedRule {
-            rule,
-            key: digest.finish(),
-            mode,
-            limits,
-            key_denial: refused,
-            values: None,
-        });
+        let key_denial = refused.then_some(KeyDenial::MissingKey);
+        let key = digest.finish();
+        plan.push(PlannedRule { rule, key, mode, limits, key_denial, values: None });
     }
 
     /// The counters of one key of a rule, as [`PolicySnapshot::plan`] would charge them.
@@ -341,14 +321,16 @@ pub(crate) fn check_key_parts(rule: &Rule, key: &Key) -> Result<(), Vec<Attribut
     if fits { Ok(()) } else { Err(rule.key.clone()) }
 }
 
-#[inline]
+#[inline(always)]
 fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest<'s> {
-    let digest = secret.digest().part(rule.id.as_str().as_bytes());
-    let digest = values.iter().fold(digest, |digest, value| digest.part(value.as_bytes()));
+    let mut digest = secret.digest().part(rule.id.as_str().as_bytes());
+    for value in values {
+        digest = digest.part(value.as_bytes());
+    }
     if domain == Hit::DEFAULT_DOMAIN { digest } else { digest.part(domain.as_bytes()) }
 }
 
-#[inline]
+#[inline(always)]
 fn charge(
     rule: &Rule,
     mode: RuleMode,
@@ -369,58 +351,49 @@ fn charge(
     }
 }
 
-impl Plan<'_> {
-    /// Whether a rule denies without counting, so that nothing is charged.
-    pub(crate) fn is_denied_by_key(&self) -> bool {
-        self.rules.iter().any(|rule| rule.key_denial.is_some() && rule.mode == RuleMode::Enforce)
+impl<'p, 'v> Plan<'p, 'v> {
+    /// An empty plan for a verdict without limits.
+    #[inline]
+    pub(crate) fn new(verdict: &'v mut EngineVerdict) -> Plan<'p, 'v> {
+        Plan { rules: SmallVec::new(), verdict, banned: false, is_denied_by_key: false, ignored: 0 }
     }
 
-    /// Writes the part of the verdict that is known before anything is charged. In place: a verdict is large.
-    #[inline]
-    pub(crate) fn draft(&self, verdict: &mut EngineVerdict) {
-        let Some(owner) = self.owner else { return };
-        let mut before = None;
+    #[inline(always)]
+    fn push(&mut self, planned: PlannedRule<'p>) {
+        self.is_denied_by_key |= planned.key_denial.is_some() && planned.mode == RuleMode::Enforce;
+        push_in_place(&mut self.rules, || planned);
+    }
+
+    /// Completes the verdict with the outcomes of the charges, in their order. A charge without one does not affect it.
+    #[inline(always)]
+    pub(crate) fn conclude<'o>(
+        &mut self,
+        policy: &PolicySnapshot,
+        mut outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
+    ) {
+        let owner = policy.rules.owner(self.verdict.id.stripe());
+        let mut summary = VerdictSummary::default();
+        let mut before: Option<&Arc<RuleInForce>> = None;
         for planned in &self.rules {
             let repeated = before.is_some_and(|before| Arc::ptr_eq(before, planned.rule));
             before = Some(planned.rule);
             for limit in planned.reported_limits() {
-                verdict.limits.push(LimitVerdict {
-                    // SAFETY: `PolicySnapshot::plan` adds rules of the policy whose owner this is, and no others.
-                    rule: unsafe { RuleRef::new(owner, planned.rule) },
-                    limit: limit.limit,
-                    mode: planned.mode,
-                    of_several: planned.limits.len() > 1,
-                    allowed: false,
-                    unkeyed: planned.key_denial.is_some(),
-                    ambiguous: planned.key_denial == Some(KeyDenial::AmbiguousKey),
-                    repeated,
-                    skipped: false,
-                    remaining: 0,
-                    retry_after: None,
-                    reset_after: Duration::ZERO,
-                    delay: Duration::ZERO,
-                });
+                let result = match planned.key_denial {
+                    Some(_) => LimitResult::Denied,
+                    None => outcomes.next().flatten().map_or(LimitResult::Skipped, LimitResult::Outcome),
+                };
+                // SAFETY: `PolicySnapshot::plan` plans rules of its own policy, and no others.
+                let rule = unsafe { RuleRef::new(owner, planned.rule) };
+                push_in_place(&mut self.verdict.limits, || planned.verdict(rule, limit, repeated, result));
+                summary.add(&self.verdict.limits);
             }
         }
+        self.verdict.summarize(&summary);
     }
 
-    /// Completes the draft with the outcomes of the charges, in their order. A charge without one does not affect the
-    /// verdict.
-    #[inline(always)]
-    pub(crate) fn conclude<'o>(
-        &self,
-        verdict: &mut EngineVerdict,
-        outcomes: impl Iterator<Item = Option<&'o LimitOutcome>> + Clone,
-    ) {
-        let counted = verdict.limits.iter_mut().filter(|limit| !limit.unkeyed);
-        for (limit, outcome) in counted.zip(outcomes.clone()) {
-            match outcome {
-                Some(outcome) => limit.conclude(outcome),
-                None => (limit.allowed, limit.skipped) = (true, true),
-            }
-        }
-        verdict.summarize();
-        ChargeReceipt::write(&mut verdict.receipt, &self.charges, outcomes);
+    #[inline]
+    pub(crate) fn charges(&self) -> &[Charge] {
+        &self.verdict.charges
     }
 
     /// Every charge with its rule and its limit.
@@ -434,15 +407,12 @@ impl Plan<'_> {
     ) -> impl Iterator<Item = (&'_ PlannedRule<'_>, &'_ RuleLimit, &'_ Charge)> {
         let counted = self.rules.iter().filter(|planned| planned.key_denial.is_none());
         let limits = counted.flat_map(|planned| planned.limits.iter().map(move |limit| (planned, limit)));
-        limits.zip(&self.charges).map(|((planned, limit), charge)| (planned, limit, charge))
+        limits.zip(self.charges()).map(|((planned, limit), charge)| (planned, limit, charge))
     }
 
     /// The planned rules, each with its limits in the verdict.
-    pub(crate) fn with_verdicts<'v>(
-        &'v self,
-        verdict: &'v EngineVerdict,
-    ) -> impl Iterator<Item = (&'v PlannedRule<'v>, &'v [LimitVerdict])> {
-        let mut rest = verdict.limits.as_slice();
+    pub(crate) fn with_verdicts(&self) -> impl Iterator<Item = (&PlannedRule<'p>, &[LimitVerdict])> {
+        let mut rest = self.verdict.limits.as_slice();
         self.rules.iter().map(move |planned| {
             let (own, others) = rest.split_at(planned.reported_limits().len());
             rest = others;
@@ -451,7 +421,47 @@ impl Plan<'_> {
     }
 }
 
+/// The result of a planned limit.
+enum LimitResult<'o> {
+    /// The rule denies without counting.
+    Denied,
+    /// The counter was unavailable.
+    Skipped,
+    Outcome(&'o LimitOutcome),
+}
+
 impl<'p> PlannedRule<'p> {
+    /// The verdict of one of its limits.
+    #[inline(always)]
+    fn verdict(
+        &self,
+        rule: RuleRef,
+        limit: &RuleLimit,
+        repeated: bool,
+        result: LimitResult<'_>,
+    ) -> LimitVerdict {
+        let outcome = match result {
+            LimitResult::Outcome(outcome) => outcome,
+            LimitResult::Denied | LimitResult::Skipped => &LimitOutcome::PENDING,
+        };
+        LimitVerdict {
+            rule,
+            limit: limit.limit,
+            mode: self.mode,
+            of_several: self.limits.len() > 1,
+            allowed: outcome.decision.is_allowed() && !matches!(result, LimitResult::Denied),
+            unkeyed: self.key_denial.is_some(),
+            ambiguous: self.key_denial == Some(KeyDenial::AmbiguousKey),
+            repeated,
+            skipped: matches!(result, LimitResult::Skipped),
+            remaining: outcome.remaining,
+            retry_after: outcome.decision.retry_after(),
+            reset_after: outcome.reset_after,
+            delay: outcome.decision.delay(),
+            grant: outcome.grant,
+        }
+    }
+
     /// The limits that a verdict shows: only the first if nothing was counted.
     #[inline]
     fn reported_limits(&self) -> &'p [RuleLimit] {

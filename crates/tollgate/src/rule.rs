@@ -33,7 +33,6 @@ pub use in_force::RuleInForce;
 pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, PathCase, Pattern, RuleMethod};
-pub(crate) use rule_ref::RuleOwner;
 pub use rule_ref::RuleRef;
 pub(crate) use set::IndexEntry;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
@@ -283,7 +282,7 @@ impl Rule {
     }
 
     /// Whether a request matches, whatever its identities.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn matches(&self, target: &Target<'_>, case: PathCase) -> bool {
         self.pattern.matches(target.host(), target.path(), case)
             && self.method.name().is_none_or(|own| pattern::covers(own, target.method()))

@@ -54,7 +54,7 @@ impl UnsettledCharges {
     pub fn take_from(verdict: &mut EngineVerdict) -> UnsettledCharges {
         let mut charges = UnsettledCharges::default();
         let mut longest_delay = Duration::ZERO;
-        let Some(receipt) = verdict.receipt.take() else { return charges };
+        let Some(receipt) = verdict.take_receipt() else { return charges };
         // Every limit that allowed was charged, in this order.
         let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
         for (limit, receipt) in charged.zip(receipt.split()) {

@@ -96,6 +96,14 @@ pub struct ChargeOutcome {
     pub limits: SmallVec<[LimitOutcome; 4]>,
 }
 
+impl ChargeOutcome {
+    /// The outcome of no charges.
+    #[inline]
+    pub(crate) fn new() -> ChargeOutcome {
+        ChargeOutcome { admitted: true, limits: SmallVec::new() }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct LimitOutcome {
     pub decision: Decision,

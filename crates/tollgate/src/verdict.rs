@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Admission;
+use crate::algorithm::Grant;
 use crate::ban::Ban;
 use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
 use crate::rule::{RuleMode, RuleRef};
-use crate::store::{ChargeReceipt, LimitOutcome};
+use crate::store::{Charge, ChargeReceipt, ReceiptItem};
 use crate::time::{Time, calendar, format_duration};
 
 #[derive(Debug)]
@@ -28,8 +28,8 @@ pub struct EngineVerdict {
     /// How long a leaky bucket holds the request.
     pub delay: Duration,
     pub ban: Option<Box<(Key, Ban)>>,
-    /// For refunding or settling the charges.
-    pub receipt: Option<ChargeReceipt>,
+    /// One for each limit that is counted, in the order of the limits.
+    pub(crate) charges: SmallVec<[Charge; 2]>,
 }
 
 /// The node that decided, the generation of its policy, and a sequence number.
@@ -128,6 +128,8 @@ pub struct LimitVerdict {
     pub retry_after: Option<Duration>,
     pub reset_after: Duration,
     pub delay: Duration,
+    /// Present iff it was charged.
+    pub(crate) grant: Option<Grant>,
 }
 
 impl LimitVerdict {
@@ -138,19 +140,6 @@ impl LimitVerdict {
     /// Whether it is charged if the request is admitted.
     pub fn is_charged(&self) -> bool {
         self.allowed && !self.skipped
-    }
-
-    /// Completes it with the outcome of its charge.
-    #[inline]
-    pub(crate) fn conclude(&mut self, part: &LimitOutcome) {
-        self.allowed = part.decision.is_allowed();
-        self.remaining = part.remaining;
-        self.reset_after = part.reset_after;
-        match part.decision.admission {
-            Admission::Allow { delay } => self.delay = delay,
-            Admission::Deny { retry_after } => self.retry_after = Some(retry_after),
-            Admission::Never => {}
-        }
     }
 
     /// The limit's name in headers: the rule's id, and the rate if there are several.
@@ -169,9 +158,41 @@ impl fmt::Display for PolicyName<'_> {
     }
 }
 
+/// What the enforced limits of a verdict, some, all or none of them, decide.
+#[derive(Default)]
+pub(crate) struct VerdictSummary {
+    least_left: Option<(usize, u64)>,
+    /// Never, [`Duration::MAX`], is the longest wait; of equal waits the first is reported.
+    longest_wait: Option<(usize, Duration)>,
+    delay: Duration,
+}
+
+impl VerdictSummary {
+    /// Adds the last of the limits.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, limits: &[LimitVerdict]) {
+        let Some((limit, before)) = limits.split_last() else { return };
+        let n = before.len();
+        if !limit.is_enforced() {
+            return;
+        }
+        if !limit.allowed {
+            let wait = limit.retry_after.unwrap_or(Duration::MAX);
+            if self.longest_wait.is_none_or(|(_, longest)| wait > longest) {
+                self.longest_wait = Some((n, wait));
+            }
+            return;
+        }
+        if self.least_left.is_none_or(|(_, left)| limit.remaining < left) {
+            self.least_left = Some((n, limit.remaining));
+        }
+        self.delay = self.delay.max(limit.delay);
+    }
+}
+
 impl EngineVerdict {
     /// A verdict without any limits: admitted.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(id: VerdictId) -> EngineVerdict {
         EngineVerdict {
             id,
@@ -182,54 +203,54 @@ impl EngineVerdict {
             retry_after: None,
             delay: Duration::ZERO,
             ban: None,
-            receipt: None,
+            charges: SmallVec::new(),
         }
     }
 
-    pub(crate) fn exempt(id: VerdictId, exempt: Exempt, now: Time) -> EngineVerdict {
-        let verdict = EngineVerdict::new(id);
+    /// Completes a verdict without any limits.
+    pub(crate) fn exempt(&mut self, exempt: Exempt, now: Time) {
         match exempt {
-            Exempt::SwitchedOff => verdict,
-            Exempt::AllowListed => EngineVerdict { reason: Reason::AllowList, ..verdict },
+            Exempt::SwitchedOff => {}
+            Exempt::AllowListed => self.reason = Reason::AllowList,
             Exempt::Banned(ban) => {
                 let until = ban.1.until;
-                let retry_after = (until != Time::MAX).then(|| until.since(now));
-                EngineVerdict { allowed: false, reason: Reason::Ban, retry_after, ban: Some(ban), ..verdict }
+                self.allowed = false;
+                self.reason = Reason::Ban;
+                self.retry_after = (until != Time::MAX).then(|| until.since(now));
+                self.ban = Some(ban);
             }
         }
     }
 
-    /// Derives the verdict from its limits, of which some, all or none are enforced.
-    #[inline]
-    pub(crate) fn summarize(&mut self) {
-        let mut least_left: Option<(usize, u64)> = None;
-        // `None`, never, is the longest wait; of equal waits the first is reported.
-        let mut longest_wait: Option<(usize, Duration)> = None;
-        let mut delay = Duration::ZERO;
-        for (n, limit) in self.limits.iter().enumerate().filter(|(_, limit)| limit.is_enforced()) {
-            if limit.allowed {
-                if least_left.is_none_or(|(_, left)| limit.remaining < left) {
-                    least_left = Some((n, limit.remaining));
-                }
-                delay = delay.max(limit.delay);
-            } else {
-                let wait = limit.retry_after.unwrap_or(Duration::MAX);
-                if longest_wait.is_none_or(|(_, longest)| wait > longest) {
-                    longest_wait = Some((n, wait));
-                }
-            }
-        }
-        if let Some((n, _)) = longest_wait {
+    /// Completes the verdict with the summary of its limits.
+    #[inline(always)]
+    pub(crate) fn summarize(&mut self, summary: &VerdictSummary) {
+        if let Some((n, _)) = summary.longest_wait {
             self.allowed = false;
             self.reason = Reason::Limit;
             self.reported = Some(n);
             self.retry_after = self.limits[n].retry_after;
         } else {
             self.allowed = true;
-            self.reason = if least_left.is_some() { Reason::Ok } else { Reason::NoRule };
-            self.reported = least_left.map(|(n, _)| n);
-            self.delay = delay;
+            self.reason = if summary.least_left.is_some() { Reason::Ok } else { Reason::NoRule };
+            self.reported = summary.least_left.map(|(n, _)| n);
+            self.delay = summary.delay;
         }
+    }
+
+    /// The limits that were charged, each with its charge.
+    pub fn charged(&self) -> impl Iterator<Item = (&LimitVerdict, ReceiptItem)> {
+        let counted = self.limits.iter().filter(|limit| !limit.unkeyed);
+        counted
+            .zip(&self.charges)
+            .filter_map(|(limit, charge)| Some((limit, ReceiptItem::of(charge, limit.grant?))))
+    }
+
+    /// For refunding or settling what was charged: `None` if nothing was, or if it was taken before.
+    pub fn take_receipt(&mut self) -> Option<ChargeReceipt> {
+        let receipt = ChargeReceipt::from_items(self.charged().map(|(_, item)| item));
+        self.charges.clear();
+        receipt
     }
 
     pub fn reported(&self) -> Option<&LimitVerdict> {

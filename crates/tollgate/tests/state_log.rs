@@ -123,9 +123,9 @@ fn the_image_and_appended_changes_restore_the_state() {
             let user = (draw % USERS).to_string();
             let target = TARGETS[(draw >> 32) as usize % TARGETS.len()];
             let hit = Hit::on("GET", "", target).user(user.as_str()).cost(1 + (draw >> 40) % 4);
-            let verdict = engine.check(&hit, now);
+            let mut verdict = engine.check(&hit, now);
             match (draw >> 50) % 8 {
-                0 => verdict.receipt.into_iter().for_each(|receipt| engine.refund(receipt, now)),
+                0 => verdict.take_receipt().into_iter().for_each(|receipt| engine.refund(receipt, now)),
                 1 => {
                     let key = Key::parse(&format!("user:{user}")).expect("a key");
                     engine.reset_key(&target[1..], key, now).expect("the rule is there");

@@ -85,8 +85,8 @@ impl Verdict {
     }
 
     /// For refunding or settling what was charged, if anything was.
-    pub fn into_receipt(self) -> Option<Receipt> {
-        self.inner.receipt.map(|inner| Receipt { inner })
+    pub fn into_receipt(mut self) -> Option<Receipt> {
+        self.inner.take_receipt().map(|inner| Receipt { inner })
     }
 }
 

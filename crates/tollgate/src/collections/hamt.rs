@@ -101,6 +101,13 @@ impl<T: Hashed> Hamt<T> {
         items[first(items, hash)..].iter().take_while(move |item| item.hash() == hash)
     }
 
+    /// Any item with this hash.
+    #[inline(always)]
+    pub(crate) fn get(&self, hash: u32) -> Option<&T> {
+        let items = self.0.leaf(hash);
+        items.get(first(items, hash)).filter(|item| item.hash() == hash)
+    }
+
     /// Whether a lookup is likely to miss the cache: a small trie stays cached.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {

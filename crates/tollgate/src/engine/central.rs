@@ -51,43 +51,40 @@ impl EngineCore {
         store: &impl CentralCounterStore,
     ) -> CentralVerdict {
         let context = DecisionContext { policy, hit, now, mode };
-        let mut plan = Plan::default();
-        let planned = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ());
-        let id = self.next_id(policy);
-        if let Err(exempt) = planned {
-            let verdict = self.finish_exempt(&context, id, exempt);
+        let mut verdict = EngineVerdict::new(self.next_id(policy));
+        let mut plan = Plan::new(&mut verdict);
+        if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
+            self.finish_exempt(&context, &mut verdict, exempt);
             return CentralVerdict { verdict, to_refund: None, error: None };
         }
-        let mut verdict = EngineVerdict::new(id);
-        plan.draft(&mut verdict);
         name_counters(policy, &mut plan, hit);
         let charged = self.charge_central(&context, &mut plan, store).await;
         let outcomes = charged.outcomes.iter().map(Option::as_ref);
-        self.finish(&context, &plan, &mut verdict, outcomes, &charged.failed);
+        self.finish(&context, &mut plan, outcomes, &charged.failed);
         if mode == DecisionMode::Check {
-            self.record_tracked(&context, &plan, &verdict);
+            self.record_tracked(&context, &plan);
         }
-        let to_refund = if verdict.allowed { None } else { verdict.receipt.take() };
+        let to_refund = if verdict.allowed { None } else { verdict.take_receipt() };
         CentralVerdict { verdict, to_refund, error: charged.error }
     }
 
     async fn charge_central(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &mut Plan<'_>,
+        plan: &mut Plan<'_, '_>,
         store: &impl CentralCounterStore,
     ) -> CentralCharges {
         let DecisionContext { policy, now, mode, .. } = *context;
         if mode == DecisionMode::Peek {
-            let outcome = store.peek(&plan.charges, now).await;
+            let outcome = store.peek(plan.charges(), now).await;
             return self.handle_failures(context, plan, outcome);
         }
         let outcome = match self.deny_cache.find(policy, plan, now) {
             Some(known) => known,
             None => {
                 let outcome = match context.may_charge(plan) {
-                    true => store.charge(&plan.charges, now).await,
-                    false => store.peek(&plan.charges, now).await,
+                    true => store.charge(plan.charges(), now).await,
+                    false => store.peek(plan.charges(), now).await,
                 };
                 self.deny_cache.update(policy, plan, &outcome, now);
                 outcome
@@ -100,7 +97,7 @@ impl EngineCore {
     fn handle_failures(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &mut Plan<'_>,
+        plan: &mut Plan<'_, '_>,
         outcome: CentralOutcome,
     ) -> CentralCharges {
         let DecisionContext { policy, now, mode, .. } = *context;
@@ -109,7 +106,7 @@ impl EngineCore {
         let mut outcomes: Vec<_> = outcome.limits.iter().map(|result| result.outcome().copied()).collect();
         let closed = failed.iter().any(|(_, mode)| *mode == OnStoreError::Closed);
         if outcome.admitted
-            && !plan.is_denied_by_key()
+            && !plan.is_denied_by_key
             && !closed
             && !self.apply_known_denials(policy, plan, &failed, &mut outcomes, now)
         {
@@ -119,7 +116,7 @@ impl EngineCore {
                 DecisionMode::Peek => self.store.peek(&shares, now),
             };
             for ((n, share), outcome) in indices.into_iter().zip(shares).zip(decided.limits) {
-                plan.charges[n] = share;
+                plan.verdict.charges[n] = share;
                 outcomes[n] = Some(outcome);
             }
         }
@@ -131,7 +128,7 @@ impl EngineCore {
     fn apply_known_denials(
         &self,
         policy: &PolicySnapshot,
-        plan: &Plan<'_>,
+        plan: &Plan<'_, '_>,
         failed: &[FailedCharge],
         outcomes: &mut [Option<LimitOutcome>],
         now: Time,
@@ -150,7 +147,7 @@ impl EngineCore {
 }
 
 /// The enforced charges that failed, and how their rules handle that.
-fn failures(policy: &PolicySnapshot, plan: &Plan<'_>, outcome: &CentralOutcome) -> Vec<FailedCharge> {
+fn failures(policy: &PolicySnapshot, plan: &Plan<'_, '_>, outcome: &CentralOutcome) -> Vec<FailedCharge> {
     let all = plan.charged().zip(&outcome.limits).enumerate();
     let failed = all.filter(|(_, ((_, _, charge), result))| {
         result.error().is_some() && charge.enforcement == Enforcement::Enforced
@@ -171,7 +168,7 @@ pub(super) fn apply_failures(verdict: &mut EngineVerdict, failed: &[FailedCharge
 /// The node's share of each limit that fails to local, with its index in the plan.
 fn node_shares(
     policy: &PolicySnapshot,
-    plan: &Plan<'_>,
+    plan: &Plan<'_, '_>,
     failed: &[FailedCharge],
 ) -> (Vec<usize>, Vec<Charge>) {
     let nodes = policy.settings().store.nodes;
@@ -193,8 +190,8 @@ fn node_share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
 }
 
 /// Gives every charge of the plan its counter in the central store.
-fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_>, hit: &Hit<'_>) {
-    let mut counters = Vec::with_capacity(plan.charges.len());
+fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_, '_>, hit: &Hit<'_>) {
+    let mut counters = Vec::with_capacity(plan.charges().len());
     let mut last: Option<(&PlannedRule<'_>, CounterId)> = None;
     for (planned, limit, _) in plan.charged_keys() {
         let id = match last.take() {
@@ -204,7 +201,7 @@ fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_>, hit: &Hit<'_>) {
         counters.push(CentralCounter { id: id.clone(), limit: limit.limit });
         last = Some((planned, id));
     }
-    for (charge, counter) in plan.charges.iter_mut().zip(counters) {
+    for (charge, counter) in plan.verdict.charges.iter_mut().zip(counters) {
         charge.counter = Some(Arc::new(counter));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::stripes::{self, Striped};
-use crate::verdict::{Reason, VerdictId};
+use crate::verdict::{EngineVerdict, Reason, VerdictId};
 
 pub(super) struct Decisions {
     node: u32,
@@ -33,8 +33,9 @@ impl Decisions {
     }
 
     #[inline]
-    pub(super) fn count(&self, reason: Reason) {
-        self.stripes.current().by_reason[reason as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count(&self, verdict: &EngineVerdict) {
+        let counts = self.stripes.get(verdict.id.stripe());
+        counts.by_reason[verdict.reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn of(&self, reason: Reason) -> u64 {

@@ -42,7 +42,12 @@ impl Default for DenyCache {
 
 impl DenyCache {
     /// The outcome that the store would return, if a limit is known to deny.
-    pub(super) fn find(&self, policy: &PolicySnapshot, plan: &Plan<'_>, now: Time) -> Option<CentralOutcome> {
+    pub(super) fn find(
+        &self,
+        policy: &PolicySnapshot,
+        plan: &Plan<'_, '_>,
+        now: Time,
+    ) -> Option<CentralOutcome> {
         if !policy.settings().store.deny_cache {
             return None;
         }
@@ -73,7 +78,7 @@ impl DenyCache {
     pub(super) fn update(
         &self,
         policy: &PolicySnapshot,
-        plan: &Plan<'_>,
+        plan: &Plan<'_, '_>,
         outcome: &CentralOutcome,
         now: Time,
     ) {

@@ -3,13 +3,12 @@
 use crate::engine::central::counter_of;
 use crate::engine::{DecisionContext, EngineCore};
 use crate::fingerprint::Fingerprint;
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedRule};
 use crate::rule::{RuleInForce, Tracking};
 use crate::store::central::{CounterId, StoreError};
 use crate::time::Time;
 use crate::track::central::CentralTrackStore;
 use crate::track::{Outbox, Track};
-use crate::verdict::EngineVerdict;
 
 impl EngineCore {
     /// Updates of tracked keys for the central store, consumed by the task that writes them.
@@ -17,15 +16,18 @@ impl EngineCore {
         &self.outbox
     }
 
+    /// Counts an attempt of a key that is tracked.
+    #[inline(never)]
+    pub(super) fn track(&self, planned: &PlannedRule<'_>, tracking: Tracking, denials: u64, now: Time) {
+        let saved = || self.saved_tracks.take(planned.rule.id.as_str());
+        let first = planned.rule.stats().tracks.count(planned.key, now, denials, tracking, saved);
+        self.changed_tracks.note(first, planned.rule);
+    }
+
     /// Adds the attempts of tracked keys to the outbox; for a rule that does not track this is one field check.
-    pub(super) fn record_tracked(
-        &self,
-        context: &DecisionContext<'_, '_>,
-        plan: &Plan<'_>,
-        verdict: &EngineVerdict,
-    ) {
+    pub(super) fn record_tracked(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_, '_>) {
         let DecisionContext { policy, hit, now, .. } = *context;
-        for (planned, limits) in plan.with_verdicts(verdict) {
+        for (planned, limits) in plan.with_verdicts() {
             let Some(tracking) = planned.rule.track else { continue };
             let denials = u64::from(limits.iter().any(|limit| !limit.allowed));
             self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, planned, hit));

@@ -18,7 +18,7 @@ impl PolicySnapshot {
     #[cold]
     pub(super) fn plan_ambiguous<'p>(
         &'p self,
-        plan: &mut Plan<'p>,
+        plan: &mut Plan<'p, '_>,
         rule: &'p Arc<RuleInForce>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
@@ -43,14 +43,10 @@ impl PolicySnapshot {
         let values: KeyValues<'_> =
             rule.key.iter().map(|attribute| self.value(hit, attribute).unwrap_or_default()).collect();
         let limits = rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
-        plan.rules.push(PlannedRule {
-            rule,
-            key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
-            mode: mode(rule, under, &values),
-            limits,
-            key_denial: Some(KeyDenial::AmbiguousKey),
-            values: None,
-        });
+        let key = key_digest(under.secret, hit.domain_name(), rule, &values).finish();
+        let mode = mode(rule, under, &values);
+        let key_denial = Some(KeyDenial::AmbiguousKey);
+        plan.push(PlannedRule { rule, key, mode, limits, key_denial, values: None });
     }
 
     /// All combinations of the values that a hit has for the attributes, with empty strings for missing ones; an error

@@ -258,14 +258,13 @@ impl Matcher {
         let mut search = TrieSearch { matcher: self, rules, target, user, matches: Matches::new() };
         let host = target.host();
         if !host.is_empty() && self.hosts > self.wildcard_hosts {
-            search.prefetch(TrieNode::host(host));
             search.root(TrieNode::host(host));
         }
         if self.wildcard_hosts > 0 {
-            parents(host).for_each(|parent| search.root(TrieNode::wildcard_host(parent)));
+            parents(host)
+                .for_each(|parent| search.node(TrieNode::wildcard_host(parent), || segments(target.path())));
         }
         if self.hosts < rules.len() {
-            search.prefetch(TrieNode::ANY_HOST);
             search.root(TrieNode::ANY_HOST);
         }
         let mut matches = search.matches;
@@ -319,17 +318,18 @@ struct TrieSearch<'s, 't, 'r, F> {
 }
 
 impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
+    #[inline(always)]
     fn root(&mut self, root: TrieNode) {
-        self.node(root, segments(self.target.path()));
+        if self.matcher.nodes.is_large() {
+            self.prefetch(root);
+        }
+        self.node(root, || segments(self.target.path()));
     }
 
     /// Prefetches the nodes of the first literals together, so that their cache misses overlap; the branches of the
     /// trie's index first.
     fn prefetch(&self, root: TrieNode) {
         let nodes = &self.matcher.nodes;
-        if !nodes.is_large() {
-            return;
-        }
         let mut hashes = SmallVec::<[u32; 1 + PREFETCH_SEGMENTS]>::new();
         let mut node = root;
         hashes.push(node.hash());
@@ -342,24 +342,20 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
         hashes.iter().for_each(|hash| nodes.prefetch(*hash));
     }
 
-    /// The recursion is at most as deep as a pattern: [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS).
-    fn node<'p>(&mut self, node: TrieNode, rest: impl Iterator<Item = &'p str> + Clone) {
-        if let Some(entry) = self.matcher.nodes.find(node.hash()).next() {
-            self.entry(entry, node, rest);
+    #[inline(always)]
+    fn node<'p, I: Iterator<Item = &'p str> + Clone>(&mut self, node: TrieNode, rest: impl FnOnce() -> I) {
+        let Some(entry) = self.matcher.nodes.get(node.hash()) else { return };
+        match entry.kind() {
+            NodeKind::Rule(number) => self.single_rule(entry, number),
+            NodeKind::Fork { below } => {
+                entry.prefetch_host();
+                self.fork(below, node, rest());
+            }
         }
     }
 
-    fn entry<'p>(
-        &mut self,
-        entry: &TrieEntry,
-        node: TrieNode,
-        mut rest: impl Iterator<Item = &'p str> + Clone,
-    ) {
-        let below = match entry.kind() {
-            NodeKind::Rule(number) => return self.single_rule(entry, number),
-            NodeKind::Fork { below } => below,
-        };
-        entry.prefetch_host();
+    /// The recursion is at most as deep as a pattern: [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS).
+    fn fork<'p>(&mut self, below: u32, node: TrieNode, mut rest: impl Iterator<Item = &'p str> + Clone) {
         if below & flags::PATHLESS != 0 {
             self.leaf(node.pathless());
         }
@@ -387,14 +383,15 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
             return;
         };
         if below & flags::LITERAL != 0 {
-            self.node(node.literal(segment), rest.clone());
+            self.node(node.literal(segment), || rest.clone());
         }
         if below & flags::PARAM != 0 {
-            self.node(node.param(), rest);
+            self.node(node.param(), || rest);
         }
     }
 
     /// A rule that shares its pattern with no other.
+    #[inline(always)]
     fn single_rule(&mut self, entry: &TrieEntry, number: u32) {
         if self.matcher.nodes.is_large() {
             entry.prefetch();
@@ -407,7 +404,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
     }
 
     fn leaf(&mut self, leaf: TrieNode) {
-        let Some(entry) = self.matcher.nodes.find(leaf.hash()).next() else { return };
+        let Some(entry) = self.matcher.nodes.get(leaf.hash()) else { return };
         let below = match entry.kind() {
             NodeKind::Rule(number) => return self.single_rule(entry, number),
             NodeKind::Fork { below } => below,

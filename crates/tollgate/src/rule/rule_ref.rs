@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::rule::RuleInForce;
 use crate::rule::set::Rules;
-use crate::stripes::{self, STRIPES};
+use crate::stripes::STRIPES;
 
 /// A rule as it was when a verdict was made.
 #[derive(Clone)]
@@ -57,11 +57,11 @@ impl RuleRef {
 }
 
 impl RuleOwners {
-    /// The owner of these rules for the calling thread.
+    /// The owner of these rules for a stripe of threads.
     #[inline]
-    pub(crate) fn current(&self, rules: &Rules) -> &Arc<RuleOwner> {
+    pub(crate) fn get(&self, stripe: usize, rules: &Rules) -> &Arc<RuleOwner> {
         let owners = self.0.get_or_init(|| Box::new([const { OnceLock::new() }; STRIPES]));
-        owners[stripes::current()].get_or_init(|| Arc::new(RuleOwner { _rules: rules.clone() }))
+        owners[stripe % STRIPES].get_or_init(|| Arc::new(RuleOwner { _rules: rules.clone() }))
     }
 
     /// To be called before the rules change.

@@ -196,10 +196,10 @@ impl RuleSet {
         &self.rules
     }
 
-    /// The owner of these rules for the verdicts of the calling thread.
+    /// The owner of these rules for the verdicts of a stripe of threads.
     #[inline]
-    pub(crate) fn owner(&self) -> &Arc<RuleOwner> {
-        self.owners.current(&self.rules)
+    pub(crate) fn owner(&self, stripe: usize) -> &Arc<RuleOwner> {
+        self.owners.get(stripe, &self.rules)
     }
 
     fn rules_mut(&mut self) -> &mut Rules {

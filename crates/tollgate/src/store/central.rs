@@ -64,9 +64,7 @@ pub enum LimitResult {
 impl CentralOutcome {
     /// The receipt for the charges that remain applied; `None` if there are none.
     pub fn receipt(&self, charges: &[Charge]) -> Option<ChargeReceipt> {
-        let mut receipt = None;
-        ChargeReceipt::write(&mut receipt, charges, self.limits.iter().map(LimitResult::outcome));
-        receipt
+        ChargeReceipt::of_outcomes(charges, self.limits.iter().map(LimitResult::outcome))
     }
 }
 

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::changes::Changes;
+use crate::collections::push_in_place;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
 use crate::store::{
@@ -153,10 +154,13 @@ impl MemoryStore {
 
     /// Decides all charges of one request and applies all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
-        self.charge_while(charges, now, &InForce::always())
+        let mut outcome = ChargeOutcome::new();
+        self.charge_while(charges, now, &InForce::always(), &mut outcome);
+        outcome
     }
 
-    /// As [`charge`](Self::charge) while the limits are in force; if [`InForce`] reports otherwise, nothing is charged.
+    /// As [`charge`](Self::charge), into a new outcome, while the limits are in force; if [`InForce`] reports otherwise,
+    /// nothing is charged.
     ///
     /// A state moves from the counter of a limit to that of its successor, and a charge planned under the old limit
     /// would create a second counter. So a counter is created only after checking, under the lock of the shard, that
@@ -167,33 +171,31 @@ impl MemoryStore {
         charges: &[Charge],
         now: Time,
         in_force: &InForce<'_>,
-    ) -> ChargeOutcome {
+        outcome: &mut ChargeOutcome,
+    ) {
         if let [charge] = charges {
-            let outcome = self.run(charge, charge_op_kind(charge), now, in_force);
-            let outcome = outcome.unwrap_or_else(|| in_force.note_replaced());
-            let admitted = outcome.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
-            let mut limits = SmallVec::new();
-            limits.push(outcome);
-            return ChargeOutcome { admitted, limits };
+            push_in_place(&mut outcome.limits, || {
+                let outcome = self.run(charge, charge_op_kind(charge), now, in_force);
+                outcome.unwrap_or_else(|| in_force.note_replaced())
+            });
+            outcome.admitted =
+                outcome.limits[0].decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
+            return;
         }
         // Decided first: a denied request charges nothing, not even temporarily (I3).
         let denies =
             |charge: &Charge| charge.enforcement == Enforcement::Enforced && !self.allows(charge, now);
-        let mut outcome = if charges.iter().any(denies) {
-            self.peek(charges, now)
+        if charges.iter().any(denies) {
+            self.write_peek(charges, now, outcome);
         } else {
-            ChargeOutcome {
-                admitted: true,
-                limits: SmallVec::from_elem(LimitOutcome::PENDING, charges.len()),
-            }
-        };
+            outcome.limits.resize(charges.len(), LimitOutcome::PENDING);
+        }
         if outcome.admitted {
-            self.charge_all(charges, &mut outcome, now, in_force);
+            self.charge_all(charges, outcome, now, in_force);
         }
         if !outcome.admitted && !in_force.was_replaced() {
-            self.drain_denied(charges, &mut outcome, now, in_force);
+            self.drain_denied(charges, outcome, now, in_force);
         }
-        outcome
     }
 
     /// Prefetches the cache lines of a key that will be charged soon.
@@ -220,7 +222,8 @@ impl MemoryStore {
         (0..SHARDS).map(|n| self.shard_context(n, now).live_entries(&self.lock(n)).count()).sum()
     }
 
-    /// `None` if the key is new and its limit is no longer in force.
+    /// `None` if the key is new and its limit is no longer in force. Inlined, because an outcome is large.
+    #[inline(always)]
     fn run(
         &self,
         charge: &Charge,
@@ -232,6 +235,7 @@ impl MemoryStore {
         self.run_key(charge.fingerprint, &op, &charge.predecessors, in_force)
     }
 
+    #[inline(always)]
     fn run_key(
         &self,
         fingerprint: Fingerprint,
@@ -243,7 +247,7 @@ impl MemoryStore {
     }
 
     /// Runs an operation on a stored packed state, without a lock. `None`: the slow path decides.
-    #[inline]
+    #[inline(always)]
     fn run_packed(&self, fingerprint: Fingerprint, op: &ChargeOp<'_>) -> Option<LimitOutcome> {
         let candidates = self.candidates(fingerprint);
         match op.quota {
@@ -440,7 +444,7 @@ impl MemoryStore {
 /// Runs an operation on the packed state of a key, and retries until its result is valid: a CAS has replaced the state
 /// that it was run on or, if nothing changes, the state was confirmed. `None` if the key is not stored, or if `run`
 /// does not handle its class.
-#[inline]
+#[inline(always)]
 fn try_packed(
     region: &Region,
     candidates: &CandidateLines<'_>,

@@ -33,7 +33,6 @@ pub struct ReceiptItem {
 }
 
 impl ReceiptItem {
-    #[inline]
     pub fn of(charge: &Charge, grant: Grant) -> ReceiptItem {
         let Charge { fingerprint, quota, unit_cost, .. } = *charge;
         ReceiptItem { fingerprint, quota, unit_cost, grant, counter: charge.counter.clone() }
@@ -52,9 +51,7 @@ impl ReceiptItem {
 impl ChargeReceipt {
     /// The receipt for what was charged in memory; `None` if nothing was.
     pub fn of(charges: &[Charge], outcome: &ChargeOutcome) -> Option<ChargeReceipt> {
-        let mut receipt = None;
-        ChargeReceipt::write(&mut receipt, charges, outcome.limits.iter().map(Some));
-        receipt
+        ChargeReceipt::of_outcomes(charges, outcome.limits.iter().map(Some))
     }
 
     /// The receipt for these items; `None` if there are none.
@@ -63,19 +60,15 @@ impl ChargeReceipt {
         (!items.is_empty()).then_some(ChargeReceipt { items })
     }
 
-    /// Writes the receipt for what was charged in place.
-    #[inline]
-    pub(crate) fn write<'o>(
-        receipt: &mut Option<ChargeReceipt>,
+    /// The receipt for what was charged; `None` if nothing was.
+    pub(crate) fn of_outcomes<'o>(
         charges: &[Charge],
         outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
-    ) {
-        for (charge, outcome) in charges.iter().zip(outcomes) {
-            if let Some(grant) = outcome.and_then(|outcome| outcome.grant) {
-                let receipt = receipt.get_or_insert_with(|| ChargeReceipt { items: SmallVec::new() });
-                receipt.items.push(ReceiptItem::of(charge, grant));
-            }
-        }
+    ) -> Option<ChargeReceipt> {
+        let granted = |(charge, outcome): (&Charge, Option<&LimitOutcome>)| {
+            Some(ReceiptItem::of(charge, outcome?.grant?))
+        };
+        ChargeReceipt::from_items(charges.iter().zip(outcomes).filter_map(granted))
     }
 
     /// In the order of the charges.

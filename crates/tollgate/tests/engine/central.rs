@@ -198,10 +198,10 @@ fn a_rule_that_fails_open_is_skipped_and_one_that_fails_closed_refuses() {
       - {id: c, key: user, limit: 5/m, on_store_error: closed}";
     let engine = engine(rules);
     let open = Faulty::without(&["b"]);
-    let decided = check(&engine, &open, &Hit::by("ann"), NOW);
+    let mut decided = check(&engine, &open, &Hit::by("ann"), NOW);
     assert_eq!((decided.verdict.allowed, decided.verdict.reason), (true, Reason::StoreError));
     assert_eq!(decided.verdict.enforced().count(), 2, "b has no part in it");
-    assert!(decided.verdict.receipt.is_some() && decided.error.is_some());
+    assert!(decided.verdict.take_receipt().is_some() && decided.error.is_some());
 
     let closed = Faulty::without(&["c"]);
     let decided = check(&engine, &closed, &Hit::by("ann"), NOW);
@@ -250,7 +250,7 @@ fn a_rule_that_fails_to_local_counts_the_nodes_share() {
     assert_eq!(allowed, 4, "a third of ten, rounded up");
     assert_eq!((decided[0].reason, decided[5].reason), (Reason::StoreError, Reason::Limit));
     // A charge of a local counter is refunded there.
-    let receipt = decided.into_iter().find_map(|verdict| verdict.receipt).expect("it was charged");
+    let receipt = decided.into_iter().find_map(|mut verdict| verdict.take_receipt()).expect("it was charged");
     let (here, there) = receipt.split_by_store();
     assert!(there.is_none());
     engine.refund(here.expect("it was counted in memory"), NOW);

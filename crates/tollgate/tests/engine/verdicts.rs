@@ -54,11 +54,11 @@ fn the_real_cost_is_in_the_units_of_the_hit() {
         let verdict = engine.peek(&Hit::on("GET", "", "/").cost(0), NOW);
         verdict.limits.iter().map(|limit| limit.remaining).collect::<Vec<_>>()
     };
-    let receipt = engine.check(&Hit::on("GET", "", "/").cost(2), NOW).receipt.expect("it was charged");
+    let receipt = engine.check(&Hit::on("GET", "", "/").cost(2), NOW).take_receipt().expect("it was charged");
     assert_eq!(left(), [24, 28]);
     engine.settle(receipt, 5, NOW);
     assert_eq!(left(), [15, 25]);
-    let receipt = engine.check(&Hit::on("GET", "", "/").cost(4), NOW).receipt.expect("it was charged");
+    let receipt = engine.check(&Hit::on("GET", "", "/").cost(4), NOW).take_receipt().expect("it was charged");
     engine.settle(receipt, 1, NOW);
     assert_eq!(left(), [12, 24]);
 }
@@ -67,7 +67,7 @@ fn the_real_cost_is_in_the_units_of_the_hit() {
 #[test]
 fn a_cost_that_becomes_known_late_is_owed_by_a_fresh_key_too() {
     let engine = engine("rules: [{id: all, limit: 60/m}]");
-    let receipt = engine.check(&Hit::on("GET", "", "/"), NOW).receipt.expect("it was charged");
+    let receipt = engine.check(&Hit::on("GET", "", "/"), NOW).take_receipt().expect("it was charged");
     let later = NOW + Duration::from_secs(60);
     engine.settle(receipt, 31, later);
     assert_eq!(reported(&engine.peek(&Hit::on("GET", "", "/"), later)), ("all", 30));
@@ -211,9 +211,9 @@ fn a_peek_returns_the_decision_and_the_remaining_amount() {
     for algorithm in ALGORITHMS {
         let engine = engine(&format!("rules: [{{id: r, limit: 2/m, track: true, key: user, {algorithm}}}]"));
         for expected in [2, 1] {
-            let peeked = engine.peek(&Hit::by("u"), NOW);
+            let mut peeked = engine.peek(&Hit::by("u"), NOW);
             assert_eq!((peeked.allowed, reported(&peeked)), (true, ("r", expected)), "{algorithm}");
-            assert!(peeked.receipt.is_none());
+            assert!(peeked.take_receipt().is_none());
             assert_eq!(reported(&engine.check(&Hit::by("u"), NOW)), ("r", expected - 1), "{algorithm}");
         }
         let peeked = engine.peek(&Hit::by("u"), NOW);
@@ -231,14 +231,15 @@ fn a_receipt_gives_everything_back_that_time_has_not() {
         let engine = engine(&format!(
             "rules: [{{id: a, limit: 6/m, {algorithm}}}, {{id: b, limit: 60/h, {algorithm}}}]"
         ));
-        let receipt = engine.check(&Hit::by("u").cost(5), NOW).receipt.expect("it was charged");
+        let receipt = engine.check(&Hit::by("u").cost(5), NOW).take_receipt().expect("it was charged");
         assert_eq!(receipt.at(), NOW);
         engine.refund(receipt, NOW);
         assert_eq!(left(&engine, Hit::by("u"), NOW), [6, 60], "{algorithm}");
-        let receipt = engine.check(&Hit::by("u").cost(5), NOW).receipt.expect("it was charged");
+        let receipt = engine.check(&Hit::by("u").cost(5), NOW).take_receipt().expect("it was charged");
         engine.refund(receipt, NOW + HOUR * 3);
         assert_eq!(left(&engine, Hit::by("u"), NOW + HOUR * 3), [6, 60], "{algorithm}: not more than all");
-        let receipt = engine.check(&Hit::by("u").cost(4), NOW + HOUR * 4).receipt.expect("it was charged");
+        let receipt =
+            engine.check(&Hit::by("u").cost(4), NOW + HOUR * 4).take_receipt().expect("it was charged");
         engine.settle(receipt, 1, NOW + HOUR * 4);
         assert_eq!(left(&engine, Hit::by("u"), NOW + HOUR * 4), [5, 59], "{algorithm}");
     }
@@ -247,9 +248,9 @@ fn a_receipt_gives_everything_back_that_time_has_not() {
 #[test]
 fn what_was_denied_or_let_pass_without_rules_has_no_receipt() {
     let engine = engine("rules: [{id: r, match: /a, limit: 0/m}]\nallow: ['user:friend']");
-    assert!(engine.check(&Hit::on("GET", "", "/a"), NOW).receipt.is_none());
-    assert!(engine.check(&Hit::on("GET", "", "/b"), NOW).receipt.is_none());
-    assert!(engine.check(&Hit::by("friend"), NOW).receipt.is_none());
+    assert!(engine.check(&Hit::on("GET", "", "/a"), NOW).take_receipt().is_none());
+    assert!(engine.check(&Hit::on("GET", "", "/b"), NOW).take_receipt().is_none());
+    assert!(engine.check(&Hit::by("friend"), NOW).take_receipt().is_none());
 }
 
 #[test]
@@ -314,8 +315,11 @@ fn no_clock_makes_the_engine_panic() {
             for nanos in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX, 1_800_000_000_000_000_000, 0] {
                 let now = Time::from_nanos(nanos);
                 for cost in [1, 1, 1, 3, u64::MAX] {
-                    let verdict = engine.check(&Hit::by("u").cost(cost), now);
-                    verdict.receipt.into_iter().for_each(|receipt| engine.settle(receipt, u64::MAX, now));
+                    let mut verdict = engine.check(&Hit::by("u").cost(cost), now);
+                    verdict
+                        .take_receipt()
+                        .into_iter()
+                        .for_each(|receipt| engine.settle(receipt, u64::MAX, now));
                 }
                 engine.key("r", key("user:u"), now).expect("they go together");
             }

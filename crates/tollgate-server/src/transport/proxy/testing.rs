@@ -126,7 +126,7 @@ impl HoldRoom {
 
     fn enter(&self) -> HeldRequest<Gate> {
         let mut verdict = self.gate.engine.check(&Hit::on("GET", "h", "/"), HELD_AT);
-        let mut charge = verdict.receipt.take();
+        let mut charge = verdict.take_receipt();
         let key = charge.as_ref().and_then(ChargeReceipt::queue_key).expect("it is charged");
         let release_at = HELD_AT + verdict.delay;
         self.queues.enqueue(&self.gate, key, release_at, &mut charge, usize::MAX).expect("there is no bound")

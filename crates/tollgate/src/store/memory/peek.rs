@@ -1,7 +1,5 @@
 //! The outcome that a charge would have, without making it.
 
-use smallvec::SmallVec;
-
 use crate::algorithm::{Algorithm as _, Quota, QuotaState};
 use crate::store::memory::classes::WIDE;
 use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
@@ -20,13 +18,18 @@ struct NewKey<'s> {
 impl MemoryStore {
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
     pub fn peek(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
-        let mut outcome = ChargeOutcome { admitted: true, limits: SmallVec::new() };
+        let mut outcome = ChargeOutcome::new();
+        self.write_peek(charges, now, &mut outcome);
+        outcome
+    }
+
+    /// As [`peek`](Self::peek), into a new outcome.
+    pub(crate) fn write_peek(&self, charges: &[Charge], now: Time, outcome: &mut ChargeOutcome) {
         for charge in charges {
             let limit = self.peek_one(charge, now);
             outcome.admitted &= limit.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
             outcome.limits.push(limit);
         }
-        outcome
     }
 
     /// The state that a charge would find.
