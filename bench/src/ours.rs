@@ -151,7 +151,7 @@ impl<const RULES: usize, const TRACK: bool> Contestant<String> for OurEngine<RUL
     #[inline(always)]
     fn check(&self, key: &String) -> bool {
         let verdict = self.engine.check(&Hit::by(key), self.clock.now());
-        verdict.allowed && verdict.limits.len() == RULES
+        verdict.allowed && verdict.limits().len() == RULES
     }
 
     fn admit(&self, key: &String, cost: u32) -> bool {

@@ -36,6 +36,7 @@ fn main() {
         "engine-3-rules" => hot_user(decisions, &engine(3, "1000000000/d", Changes::Ignored), true),
         "engine-batch" => engine_batch(decisions),
         "engine-recorded" => hot_user(decisions, &engine(1, "1000000000/d", Changes::Recorded), true),
+        "load-yaml" => load_yaml(decisions),
         other => {
             eprintln!("unknown case '{other}'");
             std::process::exit(2);
@@ -120,6 +121,22 @@ fn hot_user(decisions: usize, engine: &EngineCore, due: bool) {
     assert!(engine.check(&Hit::by("user:123456"), NOW).allowed);
     measured(decisions, |_| {
         assert_eq!(engine.check(black_box(&Hit::by("user:123456")), NOW).allowed, due);
+    });
+}
+
+/// Rules of the kind that `bench/run rules` loads.
+fn load_yaml(rules: usize) {
+    let rule = |n: usize| {
+        let path = format!("/api/v{}/service-{}/items-{n}", n % 3, n % 1_000);
+        format!(
+            "  - {{id: rule-{n}, match: \"POST {path}/{{id}}\", key: [ip, user], \
+             limits: [1000000000/d, 900000000/h], algorithm: sliding-counter}}\n"
+        )
+    };
+    let yaml = format!("rules:\n{}", (0..rules).map(rule).collect::<String>());
+    measured(1, |_| {
+        let policy = PolicySnapshot::from_yaml(black_box(&yaml)).expect("the rules are valid");
+        assert_eq!(policy.rules().len(), rules);
     });
 }
 

@@ -239,7 +239,7 @@ fn real_cost(rule: &Rule, shape: Shape, settlement: Settlement) -> Option<u64> {
 pub fn is_expected(verdict: &EngineVerdict) -> bool {
     verdict.allowed
         && verdict
-            .limits
+            .limits()
             .iter()
             .any(|limit| limit.rule.settles_later() || limit.limit.shape() == Shape::Concurrency)
 }

@@ -16,7 +16,10 @@ use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
 use crate::key_list::KeyList;
 use crate::policy::PolicySnapshot;
-use crate::rule::{Limits, MAX_MATCHES, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode, RuleRef};
+use crate::rule::{
+    EnforcedShare, Limits, MAX_MATCHES, Matches, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode,
+    VerdictRule,
+};
 use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, Predecessor};
 use crate::time::Time;
 use crate::verdict::{EngineVerdict, LimitVerdict, VerdictSummary};
@@ -49,8 +52,11 @@ pub(crate) struct Plan<'p, 'v> {
     pub(crate) is_denied_by_key: bool,
     /// Matching rules beyond the bound, which were ignored.
     pub(crate) ignored: usize,
+    /// The values of keys of which the request has several.
+    values: Vec<Box<[String]>>,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) struct PlannedRule<'p> {
     pub(crate) rule: &'p Arc<RuleInForce>,
     /// The fingerprint of the key under this rule.
@@ -60,8 +66,8 @@ pub(crate) struct PlannedRule<'p> {
     limits: &'p [RuleLimit],
     /// Why the rule denies without counting.
     key_denial: Option<KeyDenial>,
-    /// The values of this key, if the request has several: each is planned separately.
-    pub(crate) values: Option<Box<[String]>>,
+    /// The index of this key's values in the plan, if the request has several keys: each is planned separately.
+    values: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,7 +101,8 @@ impl PolicySnapshot {
         if !self.has_empty_lists(under.bans) {
             plan.banned = self.check_lists(hit, under)?;
         }
-        let matches = self.matches(hit);
+        let mut matches = Matches::new();
+        self.find_matching(hit, &mut matches);
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         for rule in matches.iter().copied().take(MAX_MATCHES) {
             self.plan_rule(plan, rule, hit, under, &known);
@@ -136,7 +143,8 @@ impl PolicySnapshot {
         }
     }
 
-    #[inline(always)]
+    /// Out of line: what is the same for all rules would be computed before the first, at a higher cost.
+    #[inline(never)]
     fn plan_rule<'p>(
         &'p self,
         plan: &mut Plan<'p, '_>,
@@ -173,7 +181,7 @@ impl PolicySnapshot {
     }
 
     /// Whether a request has several values for the attribute that chooses a rule's limits and is not part of its key.
-    #[inline]
+    #[inline(always)]
     fn has_ambiguous_limits(&self, rule: &Rule, hit: &Hit<'_>) -> bool {
         match &*rule.limits {
             Limits::By { attribute, .. } if !rule.key.contains(attribute) => {
@@ -265,10 +273,10 @@ impl PolicySnapshot {
 }
 
 /// How a rule is applied to a key.
-#[inline]
+#[inline(always)]
 fn mode(rule: &Rule, under: &PlanContext<'_>, values: &[Cow<'_, str>]) -> RuleMode {
-    let enforced =
-        under.enforce == Enforce::On && rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
+    let has_key = || rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
+    let enforced = under.enforce == Enforce::On && (rule.enforced == EnforcedShare::ALL || has_key());
     if enforced { rule.mode } else { RuleMode::Shadow }
 }
 
@@ -303,7 +311,7 @@ fn distinct<'r>(limits: impl Iterator<Item = &'r RuleLimit>) -> Vec<&'r RuleLimi
     distinct
 }
 
-#[inline]
+#[inline(always)]
 fn limits_for<'r>(
     rule: &'r Rule,
     values: &[Cow<'_, str>],
@@ -355,7 +363,14 @@ impl<'p, 'v> Plan<'p, 'v> {
     /// An empty plan for a verdict without limits.
     #[inline]
     pub(crate) fn new(verdict: &'v mut EngineVerdict) -> Plan<'p, 'v> {
-        Plan { rules: SmallVec::new(), verdict, banned: false, is_denied_by_key: false, ignored: 0 }
+        Plan {
+            rules: SmallVec::new(),
+            verdict,
+            banned: false,
+            is_denied_by_key: false,
+            ignored: 0,
+            values: Vec::new(),
+        }
     }
 
     #[inline(always)]
@@ -371,7 +386,10 @@ impl<'p, 'v> Plan<'p, 'v> {
         policy: &PolicySnapshot,
         mut outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
     ) {
-        let owner = policy.rules.owner(self.verdict.id.stripe());
+        if self.rules.is_empty() {
+            return self.verdict.summarize(&VerdictSummary::default());
+        }
+        self.verdict.set_owner(policy.rules.owner(self.verdict.id.stripe()));
         let mut summary = VerdictSummary::default();
         let mut before: Option<&Arc<RuleInForce>> = None;
         for planned in &self.rules {
@@ -382,13 +400,17 @@ impl<'p, 'v> Plan<'p, 'v> {
                     Some(_) => LimitResult::Denied,
                     None => outcomes.next().flatten().map_or(LimitResult::Skipped, LimitResult::Outcome),
                 };
-                // SAFETY: `PolicySnapshot::plan` plans rules of its own policy, and no others.
-                let rule = unsafe { RuleRef::new(owner, planned.rule) };
-                push_in_place(&mut self.verdict.limits, || planned.verdict(rule, limit, repeated, result));
-                summary.add(&self.verdict.limits);
+                // SAFETY: `PolicySnapshot::plan` plans rules of its own policy, and the verdict has an owner of them.
+                unsafe { self.verdict.push_limit(|| planned.verdict(limit, repeated, result)) };
+                summary.add(self.verdict.limits());
             }
         }
         self.verdict.summarize(&summary);
+    }
+
+    /// The values of a planned key, if the request has several keys of the rule.
+    pub(crate) fn values_of(&self, planned: &PlannedRule<'_>) -> Option<&[String]> {
+        planned.values.map(|index| &*self.values[index as usize])
     }
 
     #[inline]
@@ -412,7 +434,7 @@ impl<'p, 'v> Plan<'p, 'v> {
 
     /// The planned rules, each with its limits in the verdict.
     pub(crate) fn with_verdicts(&self) -> impl Iterator<Item = (&PlannedRule<'p>, &[LimitVerdict])> {
-        let mut rest = self.verdict.limits.as_slice();
+        let mut rest = self.verdict.limits();
         self.rules.iter().map(move |planned| {
             let (own, others) = rest.split_at(planned.reported_limits().len());
             rest = others;
@@ -432,20 +454,19 @@ enum LimitResult<'o> {
 
 impl<'p> PlannedRule<'p> {
     /// The verdict of one of its limits.
+    ///
+    /// # Safety
+    ///
+    /// It is added to a verdict that has an owner of the rule.
     #[inline(always)]
-    fn verdict(
-        &self,
-        rule: RuleRef,
-        limit: &RuleLimit,
-        repeated: bool,
-        result: LimitResult<'_>,
-    ) -> LimitVerdict {
+    unsafe fn verdict(&self, limit: &RuleLimit, repeated: bool, result: LimitResult<'_>) -> LimitVerdict {
         let outcome = match result {
             LimitResult::Outcome(outcome) => outcome,
             LimitResult::Denied | LimitResult::Skipped => &LimitOutcome::PENDING,
         };
         LimitVerdict {
-            rule,
+            // SAFETY: as above.
+            rule: unsafe { VerdictRule::new(self.rule) },
             limit: limit.limit,
             mode: self.mode,
             of_several: self.limits.len() > 1,

@@ -165,25 +165,30 @@ impl PolicySnapshot {
 
     /// The rules that apply to a hit, in their order, whatever its keys.
     pub fn matching(&self, hit: &Hit<'_>) -> impl ExactSizeIterator<Item = &Arc<RuleInForce>> {
-        self.matches(hit).into_iter()
+        let mut matches = Matches::new();
+        self.find_matching(hit, &mut matches);
+        matches.into_iter()
     }
 
+    /// Writes the rules that apply to a hit, in their order, into an empty list.
     #[inline]
-    pub(crate) fn matches(&self, hit: &Hit<'_>) -> Matches<'_> {
+    pub(crate) fn find_matching<'p>(&'p self, hit: &Hit<'_>, matches: &mut Matches<'p>) {
         let several = Cell::new(false);
         let only = || {
             let users = self.values(hit, &Attribute::User);
             several.set(users.is_ambiguous());
             users.single()
         };
-        let matches = self.rules.matching(hit.target(), only);
-        if several.get() { self.matching_users(hit, matches) } else { matches }
+        self.rules.find_matching(hit.target(), only, matches);
+        if several.get() {
+            self.add_matching_users(hit, matches);
+        }
     }
 
     /// Adds the rules for single users to the general ones, where a hit names several users.
     #[cold]
-    fn matching_users<'p>(&'p self, hit: &Hit<'_>, mut matches: Matches<'p>) -> Matches<'p> {
-        let AttributeValues::Several(users) = self.values(hit, &Attribute::User) else { return matches };
+    fn add_matching_users<'p>(&'p self, hit: &Hit<'_>, matches: &mut Matches<'p>) {
+        let AttributeValues::Several(users) = self.values(hit, &Attribute::User) else { return };
         for user in &users {
             for rule in self.rules.matching(hit.target(), || Some(user)) {
                 if !matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
@@ -192,7 +197,6 @@ impl PolicySnapshot {
             }
         }
         matches.sort_unstable_by_key(|rule| rule.order());
-        matches
     }
 
     pub fn settings(&self) -> &Settings {

@@ -41,13 +41,14 @@ impl UnsettledCharges {
     /// Whether the verdict leaves anything to settle.
     pub fn any_unsettled(verdict: &EngineVerdict) -> bool {
         let open = |rule: &Rule, shape| rule.settles_later() || shape == Shape::Concurrency;
-        !verdict.delay.is_zero() || verdict.limits.iter().any(|limit| open(&limit.rule, limit.limit.shape()))
+        !verdict.delay.is_zero()
+            || verdict.limits().iter().any(|limit| open(&limit.rule, limit.limit.shape()))
     }
 
     /// Whether the verdict holds the request.
     pub fn any_held(verdict: &EngineVerdict) -> bool {
         let holds = |shape| matches!(shape, Shape::LeakyBucket { release: Release::Hold { .. }, .. });
-        verdict.limits.iter().any(|limit| holds(limit.limit.shape()))
+        verdict.limits().iter().any(|limit| holds(limit.limit.shape()))
     }
 
     /// Splits the verdict's receipt.
@@ -56,16 +57,16 @@ impl UnsettledCharges {
         let mut longest_delay = Duration::ZERO;
         let Some(receipt) = verdict.take_receipt() else { return charges };
         // Every limit that allowed was charged, in this order.
-        let charged = verdict.limits.iter().filter(|limit| limit.is_charged());
-        for (limit, receipt) in charged.zip(receipt.split()) {
+        let charged = verdict.limits_with_rules().filter(|(limit, _)| limit.is_charged());
+        for ((limit, rule), receipt) in charged.zip(receipt.split()) {
             if limit.limit.shape() == Shape::Concurrency {
                 charges.permits.push(receipt);
             } else if receipt.queue_key().is_some() {
                 let position = if limit.delay > longest_delay { 0 } else { charges.held.len() };
-                charges.held.insert(position, (limit.rule.clone(), receipt));
+                charges.held.insert(position, (rule, receipt));
                 longest_delay = longest_delay.max(limit.delay);
-            } else if limit.rule.settles_later() {
-                charges.on_response.push((limit.rule.clone(), receipt));
+            } else if rule.settles_later() {
+                charges.on_response.push((rule, receipt));
             } else {
                 charges.rest.push(receipt);
             }

@@ -1,16 +1,18 @@
 //! The verdict: whether a request is admitted, why, and what its sender is told.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::Grant;
 use crate::ban::Ban;
+use crate::collections::push_in_place;
 use crate::identity::Key;
 use crate::limit::Limit;
 use crate::plan::Exempt;
-use crate::rule::{RuleMode, RuleRef};
+use crate::rule::{RuleMode, RuleOwner, RuleRef, VerdictRule};
 use crate::store::{Charge, ChargeReceipt, ReceiptItem};
 use crate::time::{Time, calendar, format_duration};
 
@@ -19,8 +21,10 @@ pub struct EngineVerdict {
     pub id: VerdictId,
     pub allowed: bool,
     pub reason: Reason,
-    /// One for each limit that was checked, in the order of the rules.
-    pub limits: SmallVec<[LimitVerdict; 2]>,
+    /// One for each limit that was checked, in the order of the rules. Private: their rules live as long as the owner.
+    limits: SmallVec<[LimitVerdict; INLINE_LIMITS]>,
+    /// Owns the rules of the limits; present if there are any.
+    owner: Option<Arc<RuleOwner>>,
     /// The limit to report: on denial the one with the longest wait, else the one with the least remaining.
     reported: Option<usize>,
     /// Until the same request would be admitted; `None` if it is admitted now, or never will be.
@@ -29,8 +33,11 @@ pub struct EngineVerdict {
     pub delay: Duration,
     pub ban: Option<Box<(Key, Ban)>>,
     /// One for each limit that is counted, in the order of the limits.
-    pub(crate) charges: SmallVec<[Charge; 2]>,
+    pub(crate) charges: SmallVec<[Charge; INLINE_LIMITS]>,
 }
+
+/// Limits of a verdict that need no allocation.
+const INLINE_LIMITS: usize = 3;
 
 /// The node that decided, the generation of its policy, and a sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -106,9 +113,9 @@ impl Reason {
 }
 
 /// The verdict of one limit of one rule.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LimitVerdict {
-    pub rule: RuleRef,
+    pub rule: VerdictRule,
     pub limit: Limit,
     /// How the rule was applied to this request.
     pub mode: RuleMode,
@@ -199,12 +206,44 @@ impl EngineVerdict {
             allowed: true,
             reason: Reason::NoRule,
             limits: SmallVec::new(),
+            owner: None,
             reported: None,
             retry_after: None,
             delay: Duration::ZERO,
             ban: None,
             charges: SmallVec::new(),
         }
+    }
+
+    /// Every limit that was checked, in the order of the rules.
+    #[inline]
+    pub fn limits(&self) -> &[LimitVerdict] {
+        &self.limits
+    }
+
+    /// The limits, each with its rule as a reference that may outlive the verdict.
+    pub fn limits_with_rules(&self) -> impl Iterator<Item = (&LimitVerdict, RuleRef)> {
+        // SAFETY: the owner owns the rules of all limits, see `push_limit`.
+        let with_rule = |owner, limit: &LimitVerdict| unsafe { limit.rule.to_ref(owner) };
+        self.owner
+            .iter()
+            .flat_map(move |owner| self.limits.iter().map(move |limit| (limit, with_rule(owner, limit))))
+    }
+
+    /// Sets the owner of the rules of all limits that are added later.
+    #[inline(always)]
+    pub(crate) fn set_owner(&mut self, owner: &Arc<RuleOwner>) {
+        self.owner = Some(Arc::clone(owner));
+    }
+
+    /// Adds a limit.
+    ///
+    /// # Safety
+    ///
+    /// The rule of the limit is one of the owner's.
+    #[inline(always)]
+    pub(crate) unsafe fn push_limit(&mut self, limit: impl FnOnce() -> LimitVerdict) {
+        push_in_place(&mut self.limits, limit);
     }
 
     /// Completes a verdict without any limits.

@@ -57,7 +57,7 @@ impl Verdict {
 
     /// Every limit that was checked, in the order of the rules.
     pub fn limits(&self) -> impl ExactSizeIterator<Item = LimitStatus<'_>> {
-        self.inner.limits.iter().map(|inner| LimitStatus { inner })
+        self.inner.limits().iter().map(|inner| LimitStatus { inner })
     }
 
     /// When the ban of a banned hit ends; [`Time::MAX`] if it never does.

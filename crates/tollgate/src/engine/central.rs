@@ -196,7 +196,7 @@ fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_, '_>, hit: &Hit<'_>
     for (planned, limit, _) in plan.charged_keys() {
         let id = match last.take() {
             Some((same, id)) if std::ptr::eq(same, planned) => id,
-            _ => counter_of(policy, planned, hit),
+            _ => counter_of(policy, plan, planned, hit),
         };
         counters.push(CentralCounter { id: id.clone(), limit: limit.limit });
         last = Some((planned, id));
@@ -207,9 +207,14 @@ fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_, '_>, hit: &Hit<'_>
 }
 
 /// The counter of a hit under a rule.
-pub(super) fn counter_of(policy: &PolicySnapshot, planned: &PlannedRule<'_>, hit: &Hit<'_>) -> CounterId {
+pub(super) fn counter_of(
+    policy: &PolicySnapshot,
+    plan: &Plan<'_, '_>,
+    planned: &PlannedRule<'_>,
+    hit: &Hit<'_>,
+) -> CounterId {
     let rule = planned.rule;
-    let value = |n: usize, attribute: &Attribute| match &planned.values {
+    let value = |n: usize, attribute: &Attribute| match plan.values_of(planned) {
         Some(values) => values[n].clone(),
         None => policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned),
     };

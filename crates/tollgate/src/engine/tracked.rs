@@ -30,7 +30,7 @@ impl EngineCore {
         for (planned, limits) in plan.with_verdicts() {
             let Some(tracking) = planned.rule.track else { continue };
             let denials = u64::from(limits.iter().any(|limit| !limit.allowed));
-            self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, planned, hit));
+            self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, plan, planned, hit));
         }
     }
 

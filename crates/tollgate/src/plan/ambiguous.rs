@@ -31,7 +31,8 @@ impl PolicySnapshot {
                 let planned = plan.rules.len();
                 self.plan_key(plan, rule, values, hit, under, known);
                 if let Some(planned) = plan.rules.get_mut(planned) {
-                    planned.values = Some(values.iter().map(|value| value.to_string()).collect());
+                    planned.values = Some(plan.values.len() as u32);
+                    plan.values.push(values.iter().map(|value| value.to_string()).collect());
                 }
             }
             return;

@@ -240,13 +240,14 @@ impl Matcher {
         self.lists.remove(walk.list, |entry| entry.word == number);
     }
 
-    /// All rules that match, in their order.
+    /// Writes all rules that match, in their order, into an empty list.
     pub(crate) fn find<'r, U: AsRef<str>>(
         &self,
         rules: &'r Rules,
         target: &Target<'_>,
         user: impl Fn() -> Option<U>,
-    ) -> Matches<'r> {
+        matches: &mut Matches<'r>,
+    ) {
         let folded;
         let target = match self.case {
             PathCase::Sensitive => target,
@@ -255,7 +256,7 @@ impl Matcher {
                 &folded
             }
         };
-        let mut search = TrieSearch { matcher: self, rules, target, user, matches: Matches::new() };
+        let mut search = TrieSearch { matcher: self, rules, target, user, matches };
         let host = target.host();
         if !host.is_empty() && self.hosts > self.wildcard_hosts {
             search.root(TrieNode::host(host));
@@ -267,12 +268,10 @@ impl Matcher {
         if self.hosts < rules.len() {
             search.root(TrieNode::ANY_HOST);
         }
-        let mut matches = search.matches;
         if matches.len() > 1 {
-            replace_general(&mut matches);
+            replace_general(matches);
             matches.sort_unstable_by_key(|rule| rule.order());
         }
-        matches
     }
 }
 
@@ -314,7 +313,7 @@ struct TrieSearch<'s, 't, 'r, F> {
     target: &'s Target<'t>,
     /// Called only if there are rules for single users.
     user: F,
-    matches: Matches<'r>,
+    matches: &'s mut Matches<'r>,
 }
 
 impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {

@@ -90,7 +90,7 @@ impl Pattern {
     }
 
     /// Whether a request matches, whatever its method.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn matches(&self, host: &str, path: &str, case: PathCase) -> bool {
         self.host.as_ref().is_none_or(|own| own.matches(host))
             && (self.text.is_empty() || *self.text == *path || self.matches_segments(path, case))

@@ -1,6 +1,7 @@
 //! References to rules for verdicts: a decision changes no reference count that threads of other stripes change.
 //!
-//! A reference counts on the [`RuleOwner`] of its stripe, which keeps all rules of the policy alive.
+//! A verdict counts once on the [`RuleOwner`] of its stripe, which keeps all rules of the policy alive, however many
+//! of them its limits refer to.
 
 use std::fmt;
 use std::ops::Deref;
@@ -11,12 +12,14 @@ use crate::rule::RuleInForce;
 use crate::rule::set::Rules;
 use crate::stripes::STRIPES;
 
-/// A rule as it was when a verdict was made.
-#[derive(Clone)]
+/// A rule as it was when a verdict was made. It is kept alive by the verdict, which it cannot be taken from: it has no
+/// `Clone`, and its verdict shows it by reference only.
+pub struct VerdictRule(NonNull<RuleInForce>);
+
+/// A rule as it was when a verdict was made, for longer than the verdict.
 pub struct RuleRef {
-    owner: Arc<RuleOwner>,
-    /// One of the owner's rules.
-    rule: NonNull<RuleInForce>,
+    rule: VerdictRule,
+    _owner: Arc<RuleOwner>,
 }
 
 /// The rules of a policy, shared by the verdicts of one stripe of threads. Aligned, so that the reference counts of two
@@ -30,10 +33,10 @@ pub(crate) struct RuleOwner {
 #[derive(Default)]
 pub(crate) struct RuleOwners(OnceLock<Box<[OnceLock<Arc<RuleOwner>>; STRIPES]>>);
 
-// SAFETY: a reference gives shared access to a rule, and rules are `Sync`; the owner is an `Arc`.
-unsafe impl Send for RuleRef {}
+// SAFETY: it gives shared access to a rule, and rules are `Sync`.
+unsafe impl Send for VerdictRule {}
 // SAFETY: as above.
-unsafe impl Sync for RuleRef {}
+unsafe impl Sync for VerdictRule {}
 
 const _: () = {
     const fn is_shareable<T: Send + Sync>() {}
@@ -41,18 +44,25 @@ const _: () = {
     is_shareable::<RuleOwner>();
 };
 
-impl RuleRef {
+impl VerdictRule {
     /// # Safety
     ///
-    /// `rule` is one of the owner's rules.
+    /// The rule outlives every use: it is stored together with an owner of it.
     #[inline]
-    pub(crate) unsafe fn new(owner: &Arc<RuleOwner>, rule: &Arc<RuleInForce>) -> RuleRef {
-        RuleRef { owner: Arc::clone(owner), rule: NonNull::from(&**rule) }
+    pub(crate) unsafe fn new(rule: &Arc<RuleInForce>) -> VerdictRule {
+        VerdictRule(NonNull::from(&**rule))
     }
 
     #[inline]
     pub(crate) fn is(&self, rule: &Arc<RuleInForce>) -> bool {
-        std::ptr::eq(self.rule.as_ptr(), Arc::as_ptr(rule))
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(rule))
+    }
+
+    /// # Safety
+    ///
+    /// `owner` owns the rule.
+    pub(crate) unsafe fn to_ref(&self, owner: &Arc<RuleOwner>) -> RuleRef {
+        RuleRef { rule: VerdictRule(self.0), _owner: Arc::clone(owner) }
     }
 }
 
@@ -76,19 +86,33 @@ impl Clone for RuleOwners {
     }
 }
 
+impl Deref for VerdictRule {
+    type Target = RuleInForce;
+
+    #[inline]
+    fn deref(&self) -> &RuleInForce {
+        // SAFETY: it is stored together with an owner of the rule, which never changes.
+        unsafe { self.0.as_ref() }
+    }
+}
+
 impl Deref for RuleRef {
     type Target = RuleInForce;
 
     #[inline]
     fn deref(&self) -> &RuleInForce {
-        let _alive = &self.owner;
-        // SAFETY: the owner has an `Arc` of the rule, and never changes.
-        unsafe { self.rule.as_ref() }
+        &self.rule
     }
 }
 
-impl fmt::Debug for RuleRef {
+impl fmt::Debug for VerdictRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+impl fmt::Debug for RuleOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RuleOwner")
     }
 }

@@ -167,14 +167,27 @@ impl RuleSet {
         Err(RuleSetError::TooManyMatches { pattern, count })
     }
 
-    /// The rules that apply to a target, in their order. There may be more than [`MAX_MATCHES`], because the bound
+    /// Writes the rules that apply to a target, in their order, into an empty list. There may be more than [`MAX_MATCHES`], because the bound
     /// holds per pattern only.
+    #[inline(always)]
+    pub(crate) fn find_matching<'r, U: AsRef<str>>(
+        &'r self,
+        target: &Target<'_>,
+        user: impl Fn() -> Option<U>,
+        matches: &mut Matches<'r>,
+    ) {
+        self.matcher.find(&self.rules, target, user, matches);
+    }
+
+    /// The rules that apply to a target, in their order.
     pub(crate) fn matching<U: AsRef<str>>(
         &self,
         target: &Target<'_>,
         user: impl Fn() -> Option<U>,
     ) -> Matches<'_> {
-        self.matcher.find(&self.rules, target, user)
+        let mut matches = Matches::new();
+        self.find_matching(target, user, &mut matches);
+        matches
     }
 
     /// Whether any rule is for some hosts only.

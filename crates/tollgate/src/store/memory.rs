@@ -17,14 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota, QuotaState};
+use crate::algorithm::{Admission, Algorithm, Decision, Quota, QuotaState};
 use crate::changes::Changes;
 use crate::collections::push_in_place;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::{
-    Charge, ChargeOutcome, ChargeReceipt, DeniedHits, Enforcement, LimitOutcome, Predecessor, ReceiptItem,
-};
+use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
@@ -42,6 +40,7 @@ mod peek;
 mod region;
 mod relocation;
 mod saved;
+mod settle;
 mod shard;
 mod single_key;
 mod slab;
@@ -52,15 +51,13 @@ mod table;
 mod usage;
 mod used_fraction;
 
-use aggregate::is_from_cell;
 pub use aggregate::{AGGREGATE_CELLS, MemoryFull};
 use classes::{Classes, WIDE};
 pub(crate) use fast_path::{FastPath, FastPathResult, SlotHint};
 pub(crate) use multi_charge::InForce;
-use packed::{ChargeOp, ChargeOpKind, PackedUpdate, SlotEncoding};
+use packed::{ChargeOp, ChargeOpKind, SlotEncoding};
 use region::Region;
-use shard::{PressureCounts, ReplaceResult, ShardContext, ShardInner};
-use slab_eviction::Growth;
+use shard::{PressureCounts, ShardContext, ShardInner};
 use slot::{CacheLine, Slot};
 pub(crate) use snapshot::{EntryReader, Expired};
 pub(crate) use table::CandidateLines;
@@ -174,12 +171,10 @@ impl MemoryStore {
         outcome: &mut ChargeOutcome,
     ) {
         if let [charge] = charges {
-            push_in_place(&mut outcome.limits, || {
-                let outcome = self.run(charge, charge_op_kind(charge), now, in_force);
-                outcome.unwrap_or_else(|| in_force.note_replaced())
-            });
-            outcome.admitted =
-                outcome.limits[0].decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
+            match self.charge_bucket(charge, now) {
+                Some(charged) => push_in_place(&mut outcome.limits, || charged),
+                None => self.charge_single(charge, now, in_force, outcome),
+            }
             return;
         }
         // Decided first: a denied request charges nothing, not even temporarily (I3).
@@ -204,26 +199,35 @@ impl MemoryStore {
         self.candidates(fingerprint);
     }
 
-    /// Reverts the charges of a receipt, as far as they have not leaked or expired since.
-    pub fn refund(&self, receipt: ChargeReceipt, now: Time) {
-        self.settle(receipt, 0, now);
-    }
-
-    /// Corrects the hit's cost after the fact: the difference is refunded or charged.
-    pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
-        receipt
-            .items
-            .iter()
-            .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
-    }
-
     /// The number of keys that have not expired at `now`; expired slots are free. Scans every entry.
     pub fn live_keys(&self, now: Time) -> usize {
         (0..SHARDS).map(|n| self.shard_context(n, now).live_entries(&self.lock(n)).count()).sum()
     }
 
-    /// `None` if the key is new and its limit is no longer in force. Inlined, because an outcome is large.
+    /// A single charge that is not [the most common one](Self::charge_bucket).
+    #[inline(never)]
+    fn charge_single(&self, charge: &Charge, now: Time, in_force: &InForce<'_>, outcome: &mut ChargeOutcome) {
+        let limit = self.run(charge, charge_op_kind(charge), now, in_force);
+        let limit = limit.unwrap_or_else(|| in_force.note_replaced());
+        outcome.admitted = limit.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
+        outcome.limits.push(limit);
+    }
+
+    /// The most common operation, inlined: a stored bucket is charged. `None` if it is not.
     #[inline(always)]
+    fn charge_bucket(&self, charge: &Charge, now: Time) -> Option<LimitOutcome> {
+        let Quota::Bucket(meter) = &charge.quota else { return None };
+        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind: ChargeOpKind::Charge, now };
+        let run = |class_no: u16, full_at: u64| {
+            let charged = meter.try_charge_units(full_at, meter.units_at(now), charge.cost);
+            let (decision, next) = charged.filter(|_| class_no != WIDE)?;
+            Some(((decision.left, next), Some(next)))
+        };
+        let (left, next) = try_packed(&self.region, &self.candidates(charge.fingerprint), run)?;
+        Some(op.charged_bucket(meter, Decision { admission: Admission::NOW, left }, next))
+    }
+
+    /// `None` if the key is new and its limit is no longer in force.
     fn run(
         &self,
         charge: &Charge,
@@ -235,7 +239,6 @@ impl MemoryStore {
         self.run_key(charge.fingerprint, &op, &charge.predecessors, in_force)
     }
 
-    #[inline(always)]
     fn run_key(
         &self,
         fingerprint: Fingerprint,
@@ -247,16 +250,18 @@ impl MemoryStore {
     }
 
     /// Runs an operation on a stored packed state, without a lock. `None`: the slow path decides.
-    #[inline(always)]
+    #[inline]
     fn run_packed(&self, fingerprint: Fingerprint, op: &ChargeOp<'_>) -> Option<LimitOutcome> {
         let candidates = self.candidates(fingerprint);
         match op.quota {
             Quota::Bucket(meter) => {
-                let run = |class_no, full_at| (class_no != WIDE).then(|| op.run_bucket(meter, full_at));
+                let run = |class_no, full_at| {
+                    (class_no != WIDE).then(|| op.run_bucket(meter, full_at).into_parts())
+                };
                 try_packed(&self.region, &candidates, run)
             }
             _ => try_packed(&self.region, &candidates, |class_no, word| {
-                self.classes.summary(class_no)?.run(word, op)
+                Some(self.classes.summary(class_no)?.run(word, op)?.into_parts())
             }),
         }
     }
@@ -342,65 +347,6 @@ impl MemoryStore {
         }
     }
 
-    fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
-        let quota = &item.quota;
-        let grant = &item.grant;
-        if is_from_cell(grant) {
-            return self.lock(shard_of(item.fingerprint)).aggregate.settle(quota, grant, real_cost, now);
-        }
-        self.change(item.fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
-            Some(more) => quota.add_debt(state, now, more),
-            None => quota.refund(state, grant, grant.cost - real_cost, now),
-        });
-    }
-
-    /// Changes the state of a key, or a fresh state if it is not stored.
-    fn change(&self, fingerprint: Fingerprint, quota: &Quota, now: Time, change: impl Fn(&mut QuotaState)) {
-        let n = shard_of(fingerprint);
-        let shard = self.shard_context(n, now);
-        let mut inner = self.lock(n);
-        let mut pressure = PressureCounts::default();
-        while let Some(slot) = shard.table.find(shard.lines, fingerprint) {
-            let loaded = slot.load();
-            let (tag, word) = loaded.entry();
-            if class_number(tag) == WIDE {
-                let Some(((), growth, pressure)) = inner.change_wide(&shard, word, quota, change) else {
-                    return;
-                };
-                if growth == Growth::NoRoom {
-                    inner.merge_steps(&shard, word, quota);
-                }
-                self.region.mark(slot);
-                return self.count_pressure(&pressure);
-            }
-            let Some(class) = self.classes.get(class_number(tag)) else { return };
-            let mut state = class.encoding.layout().unpack(word);
-            change(&mut state);
-            if let Some(next) = class.encoding.layout().pack(&state) {
-                match slot.cas_state(loaded, next) {
-                    Ok(()) => return self.region.mark(slot),
-                    Err(_) => continue, // charged meanwhile: retry
-                }
-            }
-            let saturated = class.encoding.layout().pack_saturated(&state);
-            match inner.replace(&shard, (slot, loaded), fingerprint, quota, state, &mut pressure) {
-                ReplaceResult::Done => return self.count_pressure(&pressure),
-                ReplaceResult::Raced => {}
-                ReplaceResult::NoRoom
-                    if saturated.is_none_or(|next| slot.cas_state(loaded, next).is_ok()) =>
-                {
-                    self.region.mark(slot);
-                    return self.count_pressure(&pressure);
-                }
-                ReplaceResult::NoRoom => {}
-            }
-        }
-        let mut state = quota.fresh();
-        change(&mut state);
-        self.count_pressure(&pressure);
-        self.count_pressure(&inner.insert(&shard, fingerprint, quota, state));
-    }
-
     fn shard_context(&self, n: usize, now: Time) -> ShardContext<'_> {
         let region = &self.region;
         ShardContext {
@@ -421,11 +367,14 @@ impl MemoryStore {
     }
 
     fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> ShardGuards<'_> {
+        if previous.is_empty() {
+            return ShardGuards::One(self.lock(shard_of(fingerprint)));
+        }
         let all = previous.iter().map(|previous| previous.fingerprint).chain([fingerprint]);
         let mut wanted: SmallVec<[usize; 4]> = all.map(shard_of).collect();
         wanted.sort_unstable(); // one lock order for all requests: no deadlock
         wanted.dedup();
-        ShardGuards(wanted.into_iter().map(|n| (n, self.lock(n))).collect())
+        ShardGuards::Several(wanted.into_iter().map(|n| (n, self.lock(n))).collect())
     }
 
     fn count_pressure(&self, pressure: &PressureCounts) {
@@ -442,18 +391,18 @@ impl MemoryStore {
 }
 
 /// Runs an operation on the packed state of a key, and retries until its result is valid: a CAS has replaced the state
-/// that it was run on or, if nothing changes, the state was confirmed. `None` if the key is not stored, or if `run`
-/// does not handle its class.
+/// that it was run on or, if nothing changes, the state was confirmed. `run` returns its result and the next state.
+/// `None` if the key is not stored, or if `run` does not handle its class.
 #[inline(always)]
-fn try_packed(
+fn try_packed<R>(
     region: &Region,
     candidates: &CandidateLines<'_>,
-    run: impl Fn(u16, u64) -> Option<PackedUpdate>,
-) -> Option<LimitOutcome> {
+    run: impl Fn(u16, u64) -> Option<(R, Option<u64>)>,
+) -> Option<R> {
     let slot = candidates.slot()?;
     let mut loaded = slot.load_unconfirmed();
     while tag_matches(loaded.tag(), candidates.fingerprint()) {
-        let PackedUpdate { outcome, next } = run(class_number(loaded.tag()), loaded.state())?;
+        let (outcome, next) = run(class_number(loaded.tag()), loaded.state())?;
         let result = match next {
             Some(next) => region.change(slot, || slot.cas_state(loaded, next)),
             None => slot.confirm(loaded),
@@ -485,12 +434,21 @@ fn first_fingerprint(shard: usize) -> Fingerprint {
     Fingerprint((shard as u64) << SHARD_SHIFT)
 }
 
-/// The shards of a key and its predecessors, locked in ascending order.
-struct ShardGuards<'a>(SmallVec<[(usize, MutexGuard<'a, ShardInner>); 2]>);
+/// The shards of a key and its predecessors.
+enum ShardGuards<'a> {
+    One(MutexGuard<'a, ShardInner>),
+    /// Locked in ascending order.
+    Several(Vec<(usize, MutexGuard<'a, ShardInner>)>),
+}
 
 impl ShardGuards<'_> {
     fn inner(&mut self, n: usize) -> &mut ShardInner {
-        let shard = self.0.iter_mut().find(|(shard, _)| *shard == n);
-        &mut shard.expect("the shards of a key and its predecessors are locked").1
+        match self {
+            ShardGuards::One(inner) => inner,
+            ShardGuards::Several(shards) => {
+                let shard = shards.iter_mut().find(|(shard, _)| *shard == n);
+                &mut shard.expect("the shards of a key and its predecessors are locked").1
+            }
+        }
     }
 }

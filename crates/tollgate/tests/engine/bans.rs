@@ -21,7 +21,7 @@ bans: [{key: 'ip:192.0.2.1'}, {key: 'user:evil', reason: scraping}]",
     let counts: Vec<_> = engine.decisions().filter(|(_, count)| *count > 0).collect();
     assert_eq!(counts, [(Reason::Limit, 2), (Reason::Ban, 1), (Reason::AllowList, 4)]);
     let banned = engine.check(&from("203.0.113.1").user("evil"), NOW);
-    assert_eq!((banned.allowed, banned.retry_after, banned.limits.len()), (false, None, 0));
+    assert_eq!((banned.allowed, banned.retry_after, banned.limits().len()), (false, None, 0));
     assert_eq!(banned.message().as_deref(), Some("Banned until further notice: scraping"));
 }
 

@@ -39,8 +39,8 @@ fn in_shadow_no_request_is_denied_delayed_or_banned_and_all_are_counted() {
             let verdict = engine.check(&hit, NOW);
             assert!(passes(&verdict));
             assert_eq!((verdict.reason, verdict.retry_after), (Reason::NoRule, None));
-            assert!(verdict.limits.iter().all(|limit| limit.mode == RuleMode::Shadow));
-            assert_eq!(verdict.limits.len(), 1);
+            assert!(verdict.limits().iter().all(|limit| limit.mode == RuleMode::Shadow));
+            assert_eq!(verdict.limits().len(), 1);
         }
     }
     assert_eq!(engine.check(&on("/login", "friend"), NOW).reason, Reason::AllowList);
@@ -61,7 +61,7 @@ fn off_nothing_is_matched_or_charged() {
     let batch = engine.check_batch(&hits, NOW);
     for verdict in hits.iter().map(|hit| engine.check(hit, NOW)).chain(batch) {
         assert!(passes(&verdict));
-        assert_eq!((verdict.reason, verdict.limits.len()), (Reason::NoRule, 0));
+        assert_eq!((verdict.reason, verdict.limits().len()), (Reason::NoRule, 0));
     }
     assert!(passes(&engine.peek(&on("/login", "evil"), NOW)));
     engine.apply(policy(STRICT), NOW);
@@ -92,12 +92,13 @@ fn a_key_outside_the_share_is_decided_as_in_shadow() {
         let hit = Hit::by(&user);
         let said = |engine: &EngineCore| -> Vec<_> {
             let say = |verdict: EngineVerdict| {
-                let limits = verdict.limits.iter().map(|limit| (limit.mode, limit.allowed, limit.remaining));
+                let limits =
+                    verdict.limits().iter().map(|limit| (limit.mode, limit.allowed, limit.remaining));
                 (verdict.reason, verdict.retry_after, limits.collect::<Vec<_>>())
             };
             (0..6).map(|_| say(engine.check(&hit, NOW))).collect()
         };
-        let is_inside = half.peek(&hit, NOW).limits[0].mode == RuleMode::Enforce;
+        let is_inside = half.peek(&hit, NOW).limits()[0].mode == RuleMode::Enforce;
         assert_eq!(said(&half), said(if is_inside { &enforced } else { &shadow }), "{user}");
         said(&other_node);
         inside += usize::from(is_inside);
@@ -130,7 +131,7 @@ proptest! {
         steps.sort_unstable();
         for percent in steps {
             let engine = engine(&HALF.replace("50", &percent.to_string()));
-            let is = engine.peek(&Hit::by(&user), NOW).limits[0].mode == RuleMode::Enforce;
+            let is = engine.peek(&Hit::by(&user), NOW).limits()[0].mode == RuleMode::Enforce;
             prop_assert!(is || !was);
             was = is;
         }

@@ -147,7 +147,7 @@ fn of_several_values_each_is_charged_or_none() {
     assert!(allowed(&engine, &["c"]) && allowed(&engine, &["c"]), "and c was not charged");
     assert!(!allowed(&engine, &["c"]));
     let verdict = engine.check(&with_keys(&["d", "d", " d "]), NOW);
-    assert!(verdict.allowed && verdict.limits.len() == 1, "one value that is repeated is one value");
+    assert!(verdict.allowed && verdict.limits().len() == 1, "one value that is repeated is one value");
 }
 
 #[test]

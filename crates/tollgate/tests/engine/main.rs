@@ -71,7 +71,7 @@ fn by_hand(until: Time) -> Ban {
 
 /// What each limit has left, without taking anything.
 fn left(engine: &EngineCore, hit: Hit<'_>, now: Time) -> Vec<u64> {
-    engine.peek(&hit.cost(0), now).limits.iter().map(|limit| limit.remaining).collect()
+    engine.peek(&hit.cost(0), now).limits().iter().map(|limit| limit.remaining).collect()
 }
 
 fn allowed(engine: &EngineCore, hit: &Hit<'_>, times: usize, now: Time) -> usize {

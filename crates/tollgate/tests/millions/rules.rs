@@ -89,14 +89,14 @@ fn among_many_rules_the_right_one_is_found() {
         let path = format!("/api/v1/items/{n:06}");
         let verdict = users.check(&Hit::on("GET", "", "/search").user(&user), NOW);
         assert_eq!(
-            verdict.limits.iter().map(|limit| limit.rule.id.as_str()).collect::<Vec<_>>(),
+            verdict.limits().iter().map(|limit| limit.rule.id.as_str()).collect::<Vec<_>>(),
             [format!("r{n:06}")]
         );
         let verdict = paths.check(&Hit::on("GET", "", &path).user("ann"), NOW);
-        assert_eq!(verdict.limits.len(), 1, "{path}");
-        assert!(paths.check(&Hit::on("POST", "", &path).user("ann"), NOW).limits.is_empty());
+        assert_eq!(verdict.limits().len(), 1, "{path}");
+        assert!(paths.check(&Hit::on("POST", "", &path).user("ann"), NOW).limits().is_empty());
     }
-    assert!(users.check(&Hit::on("GET", "", "/search").user("nobody"), NOW).limits.is_empty());
+    assert!(users.check(&Hit::on("GET", "", "/search").user("nobody"), NOW).limits().is_empty());
 }
 
 #[test]

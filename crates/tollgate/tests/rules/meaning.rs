@@ -50,7 +50,7 @@ fn the_override_that_names_most_attributes_wins() {
     );
     let met = |user, ip: [u8; 4]| {
         let verdict = engine.check(&Hit::by(user).ip(ip.into()), NOW);
-        verdict.limits.iter().map(|limit| limit.limit.to_string()).collect::<Vec<_>>()
+        verdict.limits().iter().map(|limit| limit.limit.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(met("42", [192, 0, 2, 1]), ["70/m"]);
     assert_eq!(met("42", [192, 0, 2, 9]), ["50/m", "100/h"], "of equal ones the first");
@@ -167,6 +167,6 @@ fn an_off_rule_does_not_exist_for_requests_and_a_shadow_rule_never_decides() {
     let engine = engine("rules: [{id: off, mode: off, limit: 0/m}, {id: shadow, mode: shadow, limit: 0/m}]");
     let verdict = engine.check(&Hit::by("u"), NOW);
     assert!(verdict.allowed);
-    assert_eq!(verdict.limits.len(), 1);
-    assert_eq!((verdict.limits[0].rule.id.as_str(), verdict.limits[0].allowed), ("shadow", false));
+    assert_eq!(verdict.limits().len(), 1);
+    assert_eq!((verdict.limits()[0].rule.id.as_str(), verdict.limits()[0].allowed), ("shadow", false));
 }

@@ -269,7 +269,7 @@ fn matches_beyond_64_are_ignored_and_counted() {
         (from..from + 40).map(|n| format!("  - {{id: r{n}, limit: 5/m, match: {pattern}}}\n")).collect()
     };
     let engine = engine(&format!("rules:\n{}{}", rules(0, "/a"), rules(40, "/**")));
-    assert_eq!(engine.check(&Hit::on("GET", "", "/a"), NOW).limits.len(), 64);
+    assert_eq!(engine.check(&Hit::on("GET", "", "/a"), NOW).limits().len(), 64);
     assert_eq!(engine.ignored_matches(), 16);
 }
 

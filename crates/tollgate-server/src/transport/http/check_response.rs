@@ -52,7 +52,7 @@ impl CheckResponse {
             reset_after_ms: reported.map(|limit| millis(limit.reset_after)),
             delay_ms: millis(verdict.delay),
             message: verdict.message(),
-            rules: verdict.limits.iter().map(CheckedLimit::of).collect(),
+            rules: verdict.limits().iter().map(CheckedLimit::of).collect(),
             receipt: None,
         }
     }

@@ -57,8 +57,13 @@ impl MemoryStore {
         order.sort_unstable_by_key(|n| charges[*n].fingerprint);
         for n in order {
             // A denial is counted once, at the end.
-            let limit = self.run(&charges[n], ChargeOpKind::Charge, now, in_force);
-            outcome.limits[n] = limit.unwrap_or_else(|| in_force.note_replaced());
+            outcome.limits[n] = match self.charge_bucket(&charges[n], now) {
+                Some(charged) => charged,
+                None => {
+                    let limit = self.run(&charges[n], ChargeOpKind::Charge, now, in_force);
+                    limit.unwrap_or_else(|| in_force.note_replaced())
+                }
+            };
             if outcome.limits[n].grant.is_none() {
                 outcome.admitted = false; // another request won the race
                 break;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::algorithm::sliding_counter::SlidingCounter;
-use crate::algorithm::{Algorithm, Grant, MAX_SKEW, Quota, QuotaState};
+use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW, Quota, QuotaState};
 use crate::limit::{Limit, WindowStart};
 use crate::store::LimitOutcome;
 use crate::store::memory::layout::{
@@ -257,6 +257,13 @@ pub(crate) struct PackedUpdate {
     pub(crate) next: Option<u64>,
 }
 
+impl PackedUpdate {
+    #[inline]
+    pub(crate) fn into_parts(self) -> (LimitOutcome, Option<u64>) {
+        (self.outcome, self.next)
+    }
+}
+
 impl ChargeOp<'_> {
     #[inline]
     fn run_packed<A: Algorithm>(
@@ -276,20 +283,14 @@ impl ChargeOp<'_> {
         Some(PackedUpdate { outcome, next: Some(next) })
     }
 
-    /// Runs the operation on the most common state, with the common case inlined.
+    /// Runs the operation on the most common state.
     #[inline]
     pub(crate) fn run_bucket(&self, meter: &Meter, full_at: u64) -> PackedUpdate {
         let ChargeOp { cost, kind, now, .. } = *self;
         let (decision, next) = meter.try_charge(full_at, now, cost);
         match (next, kind) {
             (Some(next), ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
-                let remaining = decision.left.saturating_sub(cost);
-                let reset_after = meter.expires_at(&next).since(now);
-                let grant = Grant { at: now, cost, mark: next };
-                PackedUpdate {
-                    outcome: LimitOutcome { decision, remaining, reset_after, grant: Some(grant) },
-                    next: Some(next),
-                }
+                PackedUpdate { outcome: self.charged_bucket(meter, decision, next), next: Some(next) }
             }
             (None, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain) => {
                 let mut drained = full_at;
@@ -306,10 +307,28 @@ impl ChargeOp<'_> {
         }
     }
 
+    /// The outcome of a charged bucket.
+    #[inline(always)]
+    pub(crate) fn charged_bucket(&self, meter: &Meter, decision: Decision, next: u64) -> LimitOutcome {
+        let ChargeOp { cost, now, .. } = *self;
+        LimitOutcome {
+            decision,
+            remaining: decision.left.saturating_sub(cost),
+            reset_after: meter.expires_at(&next).since(now),
+            grant: Some(Grant { at: now, cost, mark: next }),
+        }
+    }
+
     /// Runs the operation on a state that is not packed.
     pub(crate) fn run_state(&self, state: &mut QuotaState) -> LimitOutcome {
         self.quota.clamp_window(state, self.now);
-        let (mut outcome, _) = self.run(self.quota, state);
+        // One dispatch for all steps of the operation, where the state is of the quota's kind.
+        let (mut outcome, _) = match (self.quota, &mut *state) {
+            (Quota::Log(window), QuotaState::Log(log)) => self.run(window, log),
+            (Quota::Steps(window), QuotaState::Steps(steps)) => self.run(window, steps),
+            (Quota::Tiers(window), QuotaState::Tiers(tiers)) => self.run(window, tiers),
+            (quota, state) => self.run(quota, state),
+        };
         if let Some(grant) = &mut outcome.grant {
             grant.mark = self.quota.mark(state);
         }

@@ -4,6 +4,7 @@
 
 use crate::algorithm::{Algorithm as _, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
+use crate::prefetch;
 use crate::store::memory::table::DISCARDED_MASK;
 use crate::store::memory::used_fraction::UsedFraction;
 use crate::sync::count_steps;
@@ -155,6 +156,14 @@ impl Slab {
     pub(super) fn shrink(&mut self) {
         if self.free.len() == self.items.len() {
             *self = Slab::default();
+        }
+    }
+
+    /// Prefetches what the next calls of [`next`](Self::next) read.
+    pub(super) fn prefetch_next(&self, count: usize) {
+        if let Some(next) = self.items.get(self.cursor + 1) {
+            let address = std::ptr::from_ref(next).addr();
+            prefetch::prefetch_range(address, count * size_of::<Option<WideEntry>>());
         }
     }
 

@@ -79,6 +79,7 @@ impl ShardInner {
         for _ in 0..SWEEP {
             self.evict_next(shard, keep, UsedFraction::NONE, &mut PressureCounts::default());
         }
+        self.slab.prefetch_next(SWEEP);
         self.slab.shrink();
     }
 

@@ -50,7 +50,7 @@ pub fn is_queueable(verdict: &EngineVerdict) -> bool {
     let passes_later =
         verdict.reason == Reason::Limit && verdict.retry_after.is_some() && denying.peek().is_some();
     // An entry stores one value per key, so a key with several values cannot be enqueued.
-    let is_ambiguous = verdict.limits.iter().any(|limit| limit.repeated);
+    let is_ambiguous = verdict.limits().iter().any(|limit| limit.repeated);
     passes_later && !is_ambiguous && denying.all(|limit| limit.rule.on_exceed == OnExceed::Queue)
 }
 
