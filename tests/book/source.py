@@ -18,6 +18,8 @@ def staged_path(path: Path) -> Path:
     """Where a file of the repository is in the book."""
     if path == ROOT / "README.md":
         path = DOCS / "README.md"
+    if path.name == "README.md":
+        path = path.with_name("index.md")  # as mdBook names it: links to it must, too
     return path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.relative_to(ROOT)
 
 
