@@ -23,6 +23,14 @@ def staged_path(path: Path) -> Path:
     return path.relative_to(DOCS) if path.is_relative_to(DOCS) else path.relative_to(ROOT)
 
 
+def _shown(fence: str) -> str:
+    """A block as readers see it: its first line without the words for the tests, and above it the file's name."""
+    head, _, rest = fence.partition("\n")
+    language, _, words = head.partition(" ")
+    name = re.search(r"file=(\S+)", words)
+    return (f"`{name[1]}`:\n\n" if name else "") + f"{language}\n{rest}"
+
+
 class Source:
     def __init__(self, target: Path):
         self.target = target
@@ -49,7 +57,7 @@ class Source:
         parts = []
         end = 0
         for fence in FENCE.finditer(text):
-            parts += [self._with_links(page, text[end:fence.start()], problems), fence[0]]
+            parts += [self._with_links(page, text[end:fence.start()], problems), _shown(fence[0])]
             end = fence.end()
         return "".join([*parts, self._with_links(page, text[end:], problems)])
 
