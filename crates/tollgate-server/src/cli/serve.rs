@@ -127,7 +127,7 @@ pub fn runtime() -> Result<Runtime, Exit> {
 fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Result<()> {
     raise_file_limit();
     runtime.block_on(async {
-        // Signal handlers are installed before the addresses are printed: whoever sees an address may send a signal.
+        // Signal handlers are installed before the addresses are printed: a program that reads an address may send a signal.
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("cannot install the handler of SIGHUP")?;
         let ServeContext { gate, proxy, tokens, watched, state, lock } = served;

@@ -19,7 +19,7 @@ const MIN_BODY_RATE: u32 = 240;
 const HIGHEST_BODY_RATE: u64 = 1 << 20;
 const MAX_STRIPPED: usize = 64;
 
-/// Headers by which a client claims an address that servers believe, or turns its request into another one.
+/// Headers by which a client claims an address that servers trust, or changes what its request means.
 const STRIPPED: [&str; 4] = ["x-real-ip", "true-client-ip", "x-original-url", "x-http-method-override"];
 const NEVER_STRIPPED: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 

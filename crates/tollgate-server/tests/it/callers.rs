@@ -268,7 +268,7 @@ fn the_deadline_holds(program: &Program) {
 }
 
 /// A load balancer without nodes has a 503 of its own.
-fn a_strangers_answer_is_no_verdict(program: &Program) {
+fn the_answer_of_another_server_is_not_a_verdict(program: &Program) {
     let stranger = listener(|mut stream| {
         let heard = |stream: &mut TcpStream| stream.read(&mut [0; 4096]).unwrap_or(0);
         heard(&mut stream);
@@ -285,7 +285,7 @@ fn check(language: &str) {
     verdicts_are_reported_unchanged(&program);
     without_nodes_it_fails_as_configured(&program);
     the_deadline_holds(&program);
-    a_strangers_answer_is_no_verdict(&program);
+    the_answer_of_another_server_is_not_a_verdict(&program);
 }
 
 #[test]

@@ -77,7 +77,7 @@ async fn check(url: &str, nodes: u32) {
         ViolationOutcome::Banned { ban, .. } => Some(ban),
         _ => None,
     });
-    let ban = bans.next().expect("somebody has decided it").clone();
+    let ban = bans.next().expect("it was decided").clone();
     assert_eq!((bans.next(), ban.strikes, ban.reason.as_str()), (None, 1, "60 denials by rule login"));
     let same = |outcome: &ViolationOutcome| matches!(outcome, ViolationOutcome::AlreadyBanned { ban: known, .. } if *known == ban);
     assert_eq!(outcomes.iter().filter(|outcome| same(outcome)).count(), AFTER as usize, "all agree on it");
@@ -137,8 +137,8 @@ async fn cassandra_decides_once() {
     check(&url, 3).await;
 }
 
-/// Violations are sent while the server stops and goes on at random moments, so that the fate of some is unknown.
-async fn check_unknown_fates(url: &str, process: &Process) {
+/// Violations are sent while the server stops and goes on at random moments, so that the outcome of some is unknown.
+async fn check_unknown_outcomes(url: &str, process: &Process) {
     let node = Arc::new(node(url).await);
     let done = Arc::new(AtomicBool::new(false));
     let sender = {
@@ -169,10 +169,10 @@ async fn check_unknown_fates(url: &str, process: &Process) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_with_an_unknown_outcome_counts_once() {
-    if let Some(redis) = Redis::start(Make::Redis, "violations of unknown fate on Redis") {
-        check_unknown_fates(&redis.url(), &redis.process).await;
+    if let Some(redis) = Redis::start(Make::Redis, "violations with an unknown outcome on Redis") {
+        check_unknown_outcomes(&redis.url(), &redis.process).await;
     }
-    if let Some(memcached) = Memcached::start("violations of unknown fate on Memcached") {
-        check_unknown_fates(&memcached.url(), &memcached.process).await;
+    if let Some(memcached) = Memcached::start("violations with an unknown outcome on Memcached") {
+        check_unknown_outcomes(&memcached.url(), &memcached.process).await;
     }
 }

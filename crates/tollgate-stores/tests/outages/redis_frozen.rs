@@ -104,7 +104,7 @@ async fn a_flood_at_a_frozen_server_is_bounded() {
         match request.await.expect("it ends") {
             Err(StoreError::Busy { .. }) => busy += 1,
             Err(_) => {}
-            Ok(_) => panic!("nobody is there to answer"),
+            Ok(_) => panic!("the server is stopped"),
         }
     }
     assert!((1000..10_000).contains(&busy), "{busy} were answered at once");

@@ -124,7 +124,7 @@ fn difference((change, before): &(ItemChange, Option<String>)) -> Value {
 pub(in crate::admin) fn busy() -> ProblemDetails {
     ProblemDetails::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        "another import is under way: try again when it is done",
+        "another import is in progress: try again when it is done",
     )
 }
 

@@ -1,4 +1,4 @@
-//! Accepts client connections and reads requests: protocol, framing, and which of a request's headers are believed.
+//! Accepts client connections and reads requests: protocol, framing, and which of a request's headers are trusted.
 
 pub(super) mod client_connection;
 pub(super) mod forwarded;

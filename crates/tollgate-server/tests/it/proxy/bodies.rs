@@ -92,7 +92,7 @@ fn a_gigabyte_passes_in_constant_memory_and_no_faster_than_it_is_read() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        assert!(sent < 64 << 20, "{sent} bytes were taken and nobody reads them");
+        assert!(sent < 64 << 20, "{sent} bytes were accepted and are not read");
     }
     assert!(resident_kib(server.id()) < before + (16 << 10), "the body waits with its sender");
     go.send(()).expect("the API waits");
@@ -137,7 +137,7 @@ fn an_endless_stream_of_events_waits_for_a_slow_client_in_constant_memory() {
     let mut known = (0, Instant::now());
     eventually("the API is stopped", || {
         let now = sent.load(Ordering::SeqCst);
-        assert!(now < 64 << 20, "{now} bytes were taken and nobody reads them");
+        assert!(now < 64 << 20, "{now} bytes were accepted and are not read");
         if now != known.0 || now == 0 {
             known = (now, Instant::now());
         }
@@ -204,7 +204,7 @@ fn a_client_that_disconnects_cancels_its_request() {
     eventually("the request arrives", || api.received().len() == 1);
     drop(client);
     assert!(heard.recv_timeout(tollgate_testkit::SOON).is_ok_and(|closed| closed));
-    eventually("nothing is under way", || {
+    eventually("nothing is in flight", || {
         server
             .admin("GET", "/metrics", "")
             .text()

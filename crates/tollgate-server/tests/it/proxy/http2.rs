@@ -217,7 +217,7 @@ fn a_request_that_is_cancelled_while_it_waits_is_refunded() {
         eventually("it waits", || held() == 1);
     });
     assert_eq!(api.received().len(), 1);
-    eventually("nobody waits when the connection has ended", || {
+    eventually("no request is held when the connection has ended", || {
         metric(&server, "tollgate_held_requests") == 0
     });
 }

@@ -50,7 +50,7 @@ fn ten_thousand_idle_connections_and_a_thousand_held_requests_fit_300_mb() {
     assert_eq!(get(&server, "/", &[]).status, 200, "others are served");
     assert_eq!(idle[0].request("GET", "/", &[], b"").status, 200);
     drop((idle, held));
-    eventually("nobody waits any more", || {
+    eventually("no request is held any more", || {
         server.admin("GET", "/metrics", "").text().contains("tollgate_held_requests 0\n")
     });
 }
@@ -100,7 +100,7 @@ fn a_head_that_trickles_in_is_cut_off_after_a_minute() {
                 if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
             Err(_) => break,
         }
-        assert!(start.elapsed() < Duration::from_secs(90), "nobody cuts it off");
+        assert!(start.elapsed() < Duration::from_secs(90), "the connection stays open");
         if stream.write_all(b"y").is_err() {
             break;
         }
@@ -128,7 +128,7 @@ fn a_client_that_reads_nothing_is_cut_off_and_costs_little() {
         .collect();
     eventually("all of them are answered", || api.received().len() == 20);
     let start = Instant::now();
-    assert!(resident_kib(server.id()) < before + (64 << 10), "what nobody reads waits upstream");
+    assert!(resident_kib(server.id()) < before + (64 << 10), "what is not read waits upstream");
     // WRITE_TIMEOUT: twenty seconds without a byte taken.
     eventually("they are cut off", || {
         server

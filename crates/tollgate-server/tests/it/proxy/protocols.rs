@@ -225,7 +225,7 @@ fn an_upstream_with_an_untrusted_certificate_gets_no_request() {
     let server = Server::start_in(&folder);
     assert_eq!(get(&server, "/", &[]).status, 502);
     std::fs::rename(folder.path("back.pem"), folder.path("other.pem")).expect("possible");
-    eventually("somebody vouches for it now", || get(&server, "/", &[]).status == 200);
+    eventually("its certificate is trusted now", || get(&server, "/", &[]).status == 200);
 }
 
 #[test]

@@ -204,7 +204,7 @@ fn a_request_queued_for_a_permit_is_sent_when_one_is_given_back() {
     let server = in_front_of(&api, rules);
     let mut slow = Client::to(server.proxy);
     slow.write(b"POST /jobs HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nslow");
-    eventually("it is under way", || api.received().len() == 1);
+    eventually("it is in flight", || api.received().len() == 1);
     let answer = post(&server, "next");
     assert_eq!(answer.status, 202, "{answer}");
     go.send(()).expect("the API waits");

@@ -141,13 +141,13 @@ fn concurrency_is_bounded_and_no_permit_leaks() {
         client
     };
     let mut busy = vec![send(), send()];
-    eventually("two are under way", || api.received().len() == 2);
+    eventually("two are in flight", || api.received().len() == 2);
     assert_eq!(get(&server, "/", &[]).status, 429);
     *gate.0.lock().expect("no panic") += 1;
     gate.1.notify_all();
     eventually("one is free", || server.used("busy", "") == [1]);
     busy.push(send());
-    eventually("two are under way", || api.received().len() == 3);
+    eventually("two are in flight", || api.received().len() == 3);
     assert_eq!(get(&server, "/", &[]).status, 429);
     drop(busy);
     eventually("who has gone gives back", || server.used("busy", "") == [0]);
@@ -159,7 +159,7 @@ fn an_unreleased_permit_expires() {
     let server = in_front_of(&api, "rules: [{ id: busy, algorithm: concurrency, limit: 1/2s }]");
     let mut stuck = Client::to(server.proxy);
     stuck.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
-    eventually("it is under way", || api.received().len() == 1);
+    eventually("it is in flight", || api.received().len() == 1);
     assert_eq!(get(&server, "/", &[]).status, 429);
     eventually("its permit has expired", || {
         let mut next = Client::to(server.proxy);

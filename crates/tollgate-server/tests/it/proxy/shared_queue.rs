@@ -95,7 +95,7 @@ fn nodes_share_the_work_at_one_rate_and_each_answers_for_all() {
         assert!(n < 5 + passed / 200 + 1, "request {n} came after {passed} ms");
     }
     assert_eq!(redis.command(&["TYPE", "tg1:queue:{default}"]), "+stream\r\n");
-    assert_eq!(redis.command(&["XLEN", "tg1:queue:{default}"]), ":0\r\n", "nothing is under way");
+    assert_eq!(redis.command(&["XLEN", "tg1:queue:{default}"]), ":0\r\n", "nothing is in flight");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn of_many_none_is_lost_when_a_node_is_killed() {
     bodies.sort();
     bodies.dedup();
     assert_eq!(bodies.len(), JOBS, "each at least once");
-    assert!(sent <= JOBS + 16, "only what was under way is sent again: {sent}");
+    assert!(sent <= JOBS + 16, "only what was in flight is sent again: {sent}");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_slow_node_keeps_the_requests_that_it_is_sending() {
     let answer = post(&nodes[0], "slow");
     eventually("it is done", || status_of(&nodes[1], &answer)["status"] == "done");
     assert_eq!(status_of(&nodes[1], &answer)["tries"], 1);
-    assert_eq!(api.received().len(), 2, "nobody else has sent it");
+    assert_eq!(api.received().len(), 2, "no other node has sent it");
 }
 
 #[test]

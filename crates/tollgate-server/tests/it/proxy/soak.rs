@@ -124,7 +124,7 @@ rules:
         let mut known = 0;
         while start.elapsed() < length() {
             thread::sleep(Duration::from_millis(500));
-            eventually("somebody is answered", || answered.load(Ordering::Relaxed) > known);
+            eventually("a request is answered", || answered.load(Ordering::Relaxed) > known);
             known = answered.load(Ordering::Relaxed);
             if after_start == 0 && start.elapsed() > length() / 4 {
                 after_start = resident_kib(server.id());
@@ -134,8 +134,8 @@ rules:
     let statuses = statuses.into_inner().expect("no panic");
     assert!(statuses.get(&200).is_some_and(|served| *served > 100), "{statuses:?}");
     let page = || server.admin("GET", "/metrics", "").text();
-    eventually("nobody waits", || page().contains("tollgate_held_requests 0\n"));
-    eventually("nothing is under way", || {
+    eventually("no request is held", || page().contains("tollgate_held_requests 0\n"));
+    eventually("nothing is in flight", || {
         let page = page();
         let lines = page.lines().filter(|line| line.starts_with("tollgate_upstream_in_flight{"));
         lines.filter(|line| line.ends_with(" 0")).count() == ports.len()

@@ -25,7 +25,7 @@ fn in_front_of_all(apis: &[Api], rest: &str) -> Server {
 }
 
 /// An address without a listener.
-fn nobody() -> SocketAddr {
+fn closed_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], free_port()))
 }
 
@@ -83,7 +83,7 @@ fn the_least_busy_upstream_is_chosen() {
 #[test]
 fn an_upstream_that_is_down_fails_no_request() {
     let up = numbered(1);
-    let down = format!("http://{}", nobody());
+    let down = format!("http://{}", closed_port());
     let server = Server::start(&format!("upstreams: ['{down}', '{}']\n", up.url()));
     assert_eq!(tally(&server, 20), BTreeMap::from([("1".to_owned(), 20)]));
     let posts = [(); 5].map(|()| Client::to(server.proxy).request("POST", "/", &[], b"x").status);
@@ -101,7 +101,7 @@ fn an_upstream_that_is_down_fails_no_request() {
 
 #[test]
 fn if_all_upstreams_are_down_the_response_is_502() {
-    let server = Server::start(&format!("upstreams: ['http://{}', 'http://{}']\n", nobody(), nobody()));
+    let server = Server::start(&format!("upstreams: ['http://{}', 'http://{}']\n", closed_port(), closed_port()));
     for _ in 0..5 {
         let answer = get(&server, "/", &[]);
         assert_eq!((answer.status, answer.header("content-type")), (502, Some("application/problem+json")));

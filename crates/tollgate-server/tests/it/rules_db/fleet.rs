@@ -41,7 +41,7 @@ fn a_change_is_in_force_on_three_nodes_that_read_a_standby_within_a_second() {
     });
 }
 
-/// Edits until it is stopped. What was acknowledged is returned; an edit whose fate is unknown is made
+/// Edits until it is stopped. What was acknowledged is returned; an edit with an unknown outcome is made
 /// again with the same contents, so that it ends as acknowledged.
 fn edit_on(editor: &Editor, edits: usize, each: impl Fn(usize)) -> BTreeMap<String, String> {
     let mut acknowledged = BTreeMap::new();

@@ -159,7 +159,7 @@ impl ConnectionTask {
                 Ok(Err(reason)) => self.fail(&reason),
                 Err(_) => self.fail("it accepts connections and does not answer"),
             }
-            // Fail the queued batches at once: their callers would wait in vain.
+            // Fail the queued batches at once: their callers would wait until their deadline.
             while self.queue.try_recv().is_ok() {}
             self.breaker.probe_due().await;
         }

@@ -174,7 +174,7 @@ impl RedisConnection {
 
     /// Delivers all complete replies.
     fn deliver(&self, decoder: &mut RespDecoder, bytes: &[u8]) -> io::Result<()> {
-        let garbage = || io::Error::new(io::ErrorKind::InvalidData, "it does not speak the Redis protocol");
+        let garbage = || io::Error::new(io::ErrorKind::InvalidData, "not a reply of the Redis protocol");
         let mut replies = Vec::new();
         while let Some(reply) = decoder.next(bytes).map_err(|_| garbage())? {
             replies.push(reply);

@@ -1,6 +1,6 @@
 //! The log of bans and lifts: numbered entries, and a head with the last number.
 //!
-//! A writer reserves numbers by a CAS on the head, and writes its entries under them; each entry lives as long as its
+//! A writer reserves numbers by a CAS on the head, and writes its entries under them; each entry is kept as long as its
 //! ban. A node polls the head a few times a second and reads the new entries. A number without an entry (a gap) has
 //! expired or is still being written: recent gaps are read again for a while. A head with another epoch is another
 //! log: the store has lost the previous one, and everything is read again.

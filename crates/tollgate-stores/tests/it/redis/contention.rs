@@ -77,6 +77,6 @@ async fn no_state_is_used_twice() {
         }
     }
     let unknown = charged.iter().find(|(_, transition)| !left.contains(&transition.before));
-    assert_eq!(unknown.map(|(_, transition)| transition), None, "a state that nobody has left");
+    assert_eq!(unknown.map(|(_, transition)| transition), None, "a state that no charge has left");
     assert!(used.len() >= 3000, "{} were let through", used.len());
 }

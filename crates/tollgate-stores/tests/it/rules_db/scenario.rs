@@ -232,7 +232,7 @@ pub async fn a_preview_says_what_an_edit_would_do_and_writes_nothing(address: &s
     assert_eq!(found, [("a", Some(rule("a", 5).into_text())), ("b", None)]);
     assert_eq!(db.version().await.expect("it can be read"), made);
     let stale = vec![Edit::rule(rule("a", 7), Precondition::AtVersion(Version::new(0, 99)))];
-    let refused = db.preview(stale).await.expect_err("somebody was faster");
+    let refused = db.preview(stale).await.expect_err("the item was changed meanwhile");
     assert!(matches!(refused, DbError::Conflict { .. }), "{refused}");
     let changes = db.edit(author("ann"), edits).await.expect("made");
     assert_eq!(changes, planned.into_iter().map(|(change, _)| change).collect::<Vec<_>>());

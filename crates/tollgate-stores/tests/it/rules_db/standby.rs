@@ -59,7 +59,7 @@ async fn put_soon(db: &RulesDb, id: &str) -> Version {
 async fn follow_to(db: &RulesDb, mirror: &mut Mirror, version: Version) {
     let waiting = async {
         while mirror.seen() < version {
-            db.changed_since(mirror.seen()).await.expect("somebody can be read");
+            db.changed_since(mirror.seen()).await.expect("a server can be read");
             follow(db, mirror).await;
         }
     };

@@ -48,7 +48,7 @@ pub enum ConnectError {
     Refused(#[from] io::Error),
     #[error("{0}")]
     Handshake(#[from] hyper::Error),
-    #[error("it speaks HTTP/2 only, which has no upgrades")]
+    #[error("it supports HTTP/2 only, which has no upgrades")]
     NoUpgrades,
 }
 

@@ -20,7 +20,7 @@ use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
 use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
 use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
-/// Path of status queries, followed by the request's id. Whoever knows the id may query it, so the id is a secret.
+/// Path of status queries, followed by the request's id. A client that has the id may query it, so the id is a secret.
 pub const STATUS_PATH: &str = "/.tollgate/queue/";
 /// Bound on all bodies together that are being read in order to be enqueued.
 const MAX_READING_BYTES: usize = 256 << 20;
