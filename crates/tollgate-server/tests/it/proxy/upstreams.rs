@@ -101,7 +101,8 @@ fn an_upstream_that_is_down_fails_no_request() {
 
 #[test]
 fn if_all_upstreams_are_down_the_response_is_502() {
-    let server = Server::start(&format!("upstreams: ['http://{}', 'http://{}']\n", closed_port(), closed_port()));
+    let server =
+        Server::start(&format!("upstreams: ['http://{}', 'http://{}']\n", closed_port(), closed_port()));
     for _ in 0..5 {
         let answer = get(&server, "/", &[]);
         assert_eq!((answer.status, answer.header("content-type")), (502, Some("application/problem+json")));
