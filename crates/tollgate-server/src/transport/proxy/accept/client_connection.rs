@@ -18,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::connection::{
     AddressLimiter, MAX_HEADER_BYTES, Shutdown, WorkerService, WriteTimeoutStream, closing_if, has_long_head,
@@ -37,6 +39,9 @@ const MAX_STREAMS: u32 = 128;
 const WINDOW_BYTES: u32 = 1 << 20;
 /// The first bytes of an HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// With or without TLS. One type, so that hyper's two protocols are compiled once and not for each.
+type ClientSocket = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Accepts connections until the shutdown.
 pub async fn serve(
@@ -76,36 +81,36 @@ async fn serve_client(
     tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    let context = |scheme| ConnectionContext {
-        proxy,
-        worker,
-        peer: Peer::new(from, scheme),
-        framing_check: None,
-        stream_activity: None,
-    };
-    let result = match tls {
-        None => match timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(stream)).await {
-            Ok(Ok((stream, ClientProtocol::Http2))) => {
-                serve_http2(stream, context(Scheme::Http), shutdown).await
-            }
-            Ok(Ok((stream, ClientProtocol::Http1))) => {
-                serve_http1(stream, context(Scheme::Http), shutdown).await
-            }
-            Ok(Err(_)) | Err(_) => return,
-        },
-        Some(config) => match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
-            Ok(Ok(stream)) if stream.get_ref().1.alpn_protocol() == Some(b"h2") => {
-                Box::pin(serve_http2(ClientStream::new(stream), context(Scheme::Https), shutdown)).await
-            }
-            Ok(Ok(stream)) => {
-                Box::pin(serve_http1(ClientStream::new(stream), context(Scheme::Https), shutdown)).await
-            }
-            Ok(Err(_)) | Err(_) => return,
-        },
+    // Boxed: the future of a handshake is large, and an idle connection has none.
+    let Some((stream, protocol, scheme)) = Box::pin(open(stream, tls)).await else { return };
+    let peer = Peer::new(from, scheme);
+    let context = ConnectionContext { proxy, worker, peer, framing_check: None, stream_activity: None };
+    let result = match protocol {
+        ClientProtocol::Http1 => serve_http1(stream, context, shutdown).await,
+        ClientProtocol::Http2 => Box::pin(serve_http2(stream, context, shutdown)).await,
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
     }
+}
+
+/// Completes the TLS handshake, if any, and determines the protocol; `None` if the client fails at either.
+async fn open(
+    stream: TcpStream,
+    tls: Option<Arc<ServerConfig>>,
+) -> Option<(ClientStream<ClientSocket>, ClientProtocol, Scheme)> {
+    let Some(config) = tls else {
+        let detected = timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(Either::Left(stream))).await;
+        let (stream, protocol) = detected.ok()?.ok()?;
+        return Some((stream, protocol, Scheme::Http));
+    };
+    let accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await;
+    let stream = accepted.ok()?.ok()?;
+    let protocol = match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => ClientProtocol::Http2,
+        _ => ClientProtocol::Http1,
+    };
+    Some((ClientStream::new(Either::Right(Box::new(stream))), protocol, Scheme::Https))
 }
 
 pub(in crate::transport::proxy) async fn serve_http1<S>(

@@ -9,10 +9,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use crate::config::{Timeouts, UpstreamProtocol};
 use crate::connection::WriteTimeoutStream;
@@ -23,6 +24,10 @@ const MAX_HEAD_BYTES: usize = 64 << 10;
 /// An HTTP/2 connection that does not answer a ping is closed.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const WINDOW_BYTES: u32 = 1 << 20;
+
+/// With or without TLS. One type, so that hyper's two protocols are compiled once and not for each.
+type UpstreamSocket = Either<TcpSocket, Box<TlsStream<TcpSocket>>>;
+type TcpSocket = WriteTimeoutStream<TcpStream>;
 
 /// TLS configurations for connections to upstreams.
 pub struct UpstreamTlsClient {
@@ -65,8 +70,8 @@ pub async fn connect(
         // An upstream that reads nothing must not keep its connection, or the client's, open for ever.
         let stream = WriteTimeoutStream::with_timeout(stream, timeouts.idle);
         match (upstream.address.protocol, requires) {
-            (UpstreamProtocol::Http1, _) => http1(stream).await,
-            (UpstreamProtocol::Http2, Requires::Any) => http2(stream).await,
+            (UpstreamProtocol::Http1, _) => http1(Either::Left(stream)).await,
+            (UpstreamProtocol::Http2, Requires::Any) => http2(Either::Left(stream)).await,
             (UpstreamProtocol::Http2, Requires::Http1) => Err(ConnectError::NoUpgrades),
             (UpstreamProtocol::Tls, requires) => {
                 let config = if requires == Requires::Any { &tls.any } else { &tls.http1 };
@@ -77,6 +82,7 @@ pub async fn connect(
                 };
                 let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
                 let http2_agreed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let stream = Either::Right(Box::new(stream));
                 if http2_agreed { http2(stream).await } else { http1(stream).await }
             }
         }
@@ -84,18 +90,14 @@ pub async fn connect(
     timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::Timeout))
 }
 
-async fn http1(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<UpstreamSender, ConnectError> {
+async fn http1(stream: UpstreamSocket) -> Result<UpstreamSender, ConnectError> {
     let handshake = http1::Builder::new().max_buf_size(MAX_HEAD_BYTES).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake?;
     tokio::spawn(connection.with_upgrades());
     Ok(UpstreamSender::Http1(sender))
 }
 
-async fn http2(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-) -> Result<UpstreamSender, ConnectError> {
+async fn http2(stream: UpstreamSocket) -> Result<UpstreamSender, ConnectError> {
     let handshake = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_EVERY)
