@@ -13,6 +13,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "harness")]
 
 import site_links  # noqa: E402
+import summary  # noqa: E402
 from process import ROOT  # noqa: E402
 from source import Source  # noqa: E402
 
@@ -24,8 +25,7 @@ def main() -> int:
     shutil.rmtree(staged, ignore_errors=True)
     shutil.rmtree(BUILT, ignore_errors=True)
     source = Source(staged / "src")
-    problems = source.unlisted()
-    problems += source.copy()
+    problems = summary.unlisted() + source.copy()
     shutil.copy(ROOT / "docs/book.toml", staged / "book.toml")
     built = subprocess.run(["mdbook", "build", str(staged)], capture_output=True, text=True)
     if built.returncode != 0 or re.search(r"\b(WARN|ERROR)\b", built.stderr):
@@ -35,7 +35,7 @@ def main() -> int:
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
-        print(f"{len(problems)} problems", file=sys.stderr)
+        print(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}", file=sys.stderr)
         return 1
     print(f"{len(source.pages)} pages: {BUILT.relative_to(ROOT)}/index.html")
     return 0

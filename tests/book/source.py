@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 from process import ROOT
+from summary import DOCS, LINK, SUMMARY, pages
 
-DOCS = ROOT / "docs"
-LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # Files that pages link to and that are not pages.
 COPIED = {".svg", ".json", ".yaml", ".cfg", ".conf", ".py", ".mjs", ".go", ".rs", ".Caddyfile"}
@@ -34,18 +33,11 @@ def _shown(fence: str) -> str:
 class Source:
     def __init__(self, target: Path):
         self.target = target
-        self.summary = DOCS / "SUMMARY.md"
-        links = [link[1] for link in LINK.findall(self.summary.read_text())]
-        self.pages = [(DOCS / link).resolve() for link in links]
-
-    def unlisted(self) -> list[str]:
-        """Pages of docs/ that the book would not have."""
-        pages = set(DOCS.rglob("*.md")) - set(self.pages) - {self.summary}
-        return [f"docs/SUMMARY.md does not name {page.relative_to(ROOT)}" for page in sorted(pages)]
+        self.pages = pages()
 
     def copy(self) -> list[str]:
         problems = []
-        for page in [self.summary, *self.pages]:
+        for page in [SUMMARY, *self.pages]:
             target = self.target / staged_path(page)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(self._rewritten(page, problems))

@@ -24,6 +24,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "harness")]
 import compare  # noqa: E402
 import links  # noqa: E402
 import page as pages  # noqa: E402
+import summary  # noqa: E402
 from process import ROOT  # noqa: E402
 from shell import TOLLGATE, Shell  # noqa: E402
 from table import Missing  # noqa: E402
@@ -89,6 +90,9 @@ def main(arguments: list[str]) -> int:
         print(f"{TOLLGATE} is not there: run cargo build --release", file=sys.stderr)
         return 2
     total_ran = total_marked = failed = 0
+    for problem in summary.unlisted():
+        print(problem)
+        failed += 1
     for path in paths if names else sorted(ROOT.glob("*.md")) + sorted(ROOT.glob("[!t]*/**/*.md")):
         for target in links.broken(path):
             print(f"{os.path.relpath(path, ROOT)}: broken link {target}")
