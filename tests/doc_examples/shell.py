@@ -37,6 +37,7 @@ tollgate() {
     serve*) if [ "$BASHPID" = "$$" ]; then "$TOLLGATE" "$@"; else exec "$TOLLGATE" "$@" 2>>serve.log; fi ;;
     proxy*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_8000" 2>>serve.log ;;
     check*) "$TOLLGATE" "$@" --http "http://127.0.0.1:$PORT_8080" ;;
+    init*) "$TOLLGATE" "$@" && printf 'listen: { http: "127.0.0.1:%s", admin: "127.0.0.1:%s" }\n' "$PORT_8080" "$PORT_7070" >>"${2:-tollgate.yaml}" ;;
     "rules check" | store* | demo* | help* | -*) "$TOLLGATE" "$@" ;;
     *) "$TOLLGATE" "$@" --admin "http://127.0.0.1:$PORT_7070" ;;
   esac
@@ -44,6 +45,11 @@ tollgate() {
 curl() { if [ -p /dev/stdout ]; then command curl -sS "$@"; else command curl -sS "$@"; local code=$?; echo; return $code; fi; }
 redis-cli() { command redis-cli -p "$PORT_6379" "$@"; }
 psql() { command psql -h 127.0.0.1 -p "$PORT_5432" "$@"; }
+admin_of() { # the port of the admin address in a configuration
+  local port
+  port=$(grep -oE '^listen:.* admin: "127\.0\.0\.1:[0-9]+' "$1" | grep -oE '[0-9]+$')
+  echo "${port:-$PORT_7070}"
+}
 until_ready() { # the process, its port, and "admin" if that is where /readyz is
   local waited=0
   for _ in $(seq 600); do
@@ -152,9 +158,7 @@ class Shell:
         if program == "python3 api.py":
             return f"{line} until_ready $! {self.ports[3000]}"
         file = re.search(r"-c (\S+)", line)
-        text = (self.folder / file[1]).read_text() if file else ""
-        admin = re.search(r'admin: "127\.0\.0\.1:(\d+)"', text)
-        return f"{line} until_ready $! {admin[1] if admin else self.ports[7070]} admin"
+        return f"{line} until_ready $! $(admin_of {file[1] if file else 'tollgate.yaml'}) admin"
 
     def close(self) -> None:
         """Ends the shell and the servers that the page has started."""
