@@ -144,11 +144,13 @@ impl CallBudget {
     /// Charges one call. A call that is cancelled meanwhile is not charged.
     pub async fn charge(&self, key: &str) -> BudgetResult {
         let now = self.clock.now();
+        // A rule does not count a request whose key is empty.
+        let key = format!("key:{key}");
         #[cfg(feature = "redis")]
         if let Some(store) = &self.store {
-            return self.charge_central(store.clone(), key.to_owned(), now).await;
+            return self.charge_central(store.clone(), key, now).await;
         }
-        self.result(self.engine.check(&hit(key), now))
+        self.result(self.engine.check(&hit(&key), now))
     }
 
     /// In a task of its own: whether a charge that is under way was applied is known only at its end.

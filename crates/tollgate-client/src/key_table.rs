@@ -19,6 +19,8 @@ pub struct KeyState {
     /// Held by the first call of the queue. The lock is fair, so calls are served in the order of their arrival.
     pub turn: tokio::sync::Mutex<()>,
     learned: Mutex<Learned>,
+    /// When the budget admits the first call of the queue.
+    first_due: Mutex<Option<Instant>>,
     /// A response has arrived.
     pub answered: Notify,
 }
@@ -37,7 +39,16 @@ struct Keys {
 impl KeyState {
     fn new(settings: LearnSettings) -> KeyState {
         let learned = Mutex::new(Learned::new(settings));
-        KeyState { turn: tokio::sync::Mutex::new(()), learned, answered: Notify::new() }
+        KeyState {
+            turn: tokio::sync::Mutex::new(()),
+            learned,
+            first_due: Mutex::new(None),
+            answered: Notify::new(),
+        }
+    }
+
+    pub fn first_due(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.first_due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn learned(&self) -> MutexGuard<'_, Learned> {

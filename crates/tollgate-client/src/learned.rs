@@ -19,6 +19,8 @@ use limit::LearnedLimit;
 const MAX_LEARNED: usize = 16;
 /// Responses that are remembered, for quotas up to this number.
 const MAX_ANSWERED: usize = 4096;
+/// A response that overtakes more others than this is not looked for.
+const MAX_OVERTAKEN: usize = 64;
 /// How long other calls wait for the response to the first one.
 const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The wait after a first refusal without any header; it doubles with each further one.
@@ -62,7 +64,6 @@ pub enum ResponseKind {
 /// A call that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct SentCall {
-    number: u64,
     at: Instant,
 }
 
@@ -82,38 +83,45 @@ pub struct Learned {
 /// The calls of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    next_number: u64,
     in_flight: u64,
-    /// The times of the latest responses, oldest first.
-    answered: VecDeque<Instant>,
+    /// The latest calls, by the time of their response.
+    answered: VecDeque<AnsweredCall>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AnsweredCall {
+    sent: Instant,
+    answered: Instant,
 }
 
 impl Traffic {
     /// Own calls that a window which ends at `now` may contain.
     fn in_window(&self, window: Duration, now: Instant) -> u64 {
-        let expired = self.answered.partition_point(|at| *at + window <= now);
-        (self.answered.len() - expired) as u64 + self.in_flight
-    }
-
-    /// Responses that left the window between two times.
-    fn expired(&self, window: Duration, since: Instant, now: Instant) -> u64 {
-        let before = self.answered.partition_point(|at| *at + window <= since);
-        let after = self.answered.partition_point(|at| *at + window <= now);
-        (after - before) as u64
+        (self.answered.len() - self.expired_before(window, now)) as u64 + self.in_flight
     }
 
     /// When the `count`-th response after `since` leaves the window.
     fn expires_at(&self, window: Duration, since: Instant, count: u64) -> Option<Instant> {
-        let before = self.answered.partition_point(|at| *at + window <= since);
         let index = usize::try_from(count.checked_sub(1)?).ok()?;
-        self.answered.get(before.checked_add(index)?).map(|at| *at + window)
+        let index = self.expired_before(window, since).checked_add(index)?;
+        self.answered.get(index).map(|call| call.answered + window)
     }
 
-    fn answer(&mut self, now: Instant) {
+    /// Whether the server may have seen a call leave its window between two times.
+    fn may_have_expired(&self, window: Duration, since: Instant, now: Instant) -> bool {
+        let candidates = self.answered.range(self.expired_before(window, since)..);
+        candidates.take(MAX_OVERTAKEN).any(|call| call.sent + window <= now)
+    }
+
+    fn expired_before(&self, window: Duration, time: Instant) -> usize {
+        self.answered.partition_point(|call| call.answered + window <= time)
+    }
+
+    fn answer(&mut self, sent: Instant, now: Instant) {
         if self.answered.len() == MAX_ANSWERED {
             self.answered.pop_front();
         }
-        self.answered.push_back(now);
+        self.answered.push_back(AnsweredCall { sent, answered: now });
     }
 }
 
@@ -154,12 +162,10 @@ impl Learned {
 
     /// Records that a call is sent.
     pub fn send(&mut self, now: Instant) -> SentCall {
-        let number = self.traffic.next_number;
-        self.traffic.next_number += 1;
         self.traffic.in_flight += 1;
         self.first_sent.get_or_insert(now);
         self.limits.iter_mut().for_each(LearnedLimit::spend);
-        SentCall { number, at: now }
+        SentCall { at: now }
     }
 
     /// Records that a call was not sent after all.
@@ -169,9 +175,9 @@ impl Learned {
     }
 
     /// Records that a call ended without a response: the server may have counted it.
-    pub fn fail(&mut self, now: Instant) {
+    pub fn fail(&mut self, call: SentCall, now: Instant) {
         self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
-        self.traffic.answer(now);
+        self.traffic.answer(call.at, now);
     }
 
     /// Records a response. Returns how long calls wait if it is a refusal.
@@ -185,7 +191,7 @@ impl Learned {
         self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
         self.is_first_answered = true;
         if kind == ResponseKind::Served {
-            self.traffic.answer(now);
+            self.traffic.answer(call.at, now);
         }
         for reported in &stated.limits {
             let known = self.limits.iter_mut().find(|limit| limit.is_about(reported));

@@ -123,7 +123,9 @@ impl Throttle {
                 BudgetResult::Never => return Err(ThrottleError::Never),
                 BudgetResult::Denied { retry_after } => {
                     let jitter = if budget.is_shared() { Jitter::Random } else { Jitter::None };
-                    wait(Instant::now() + retry_after, deadline, jitter).await?;
+                    let due = Instant::now() + retry_after;
+                    *state.first_due() = Some(due);
+                    wait(due, deadline, jitter).await?;
                 }
                 BudgetResult::Charged { delay, receipt } => {
                     let unsent = UnsentCall::new(self.inner.clone(), receipt);
@@ -165,12 +167,15 @@ impl Inner {
         }
     }
 
-    /// The error of a call whose turn did not come: at the earliest when the first of the queue may be sent.
+    /// The error of a call whose turn did not come: its turn is after that of the first in the queue.
     fn too_late(&self, state: &KeyState) -> ThrottleError {
-        match state.learned().readiness(Instant::now()) {
-            Readiness::Now => ThrottleError::TooLate { retry_after: Duration::from_secs(1) },
-            Readiness::At(at) | Readiness::OnResponseOrAt(at) => too_late(at),
-        }
+        let now = Instant::now();
+        let first_due = state.first_due().filter(|due| *due > now);
+        let stated = match state.learned().readiness(now) {
+            Readiness::Now => None,
+            Readiness::At(at) | Readiness::OnResponseOrAt(at) => Some(at),
+        };
+        too_late(first_due.max(stated).unwrap_or(now + Duration::from_secs(1)))
     }
 
     /// Records a response; returns how long further calls wait if it is a refusal.

@@ -170,6 +170,7 @@ async fn a_server_that_is_ignored_teaches_nothing() {
 async fn a_waiting_call_is_sent_when_a_response_shows_more_room() {
     let throttle = Throttle::learning();
     call(&throttle, 200, &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "60")]).await;
+    tokio::time::advance(Duration::from_millis(1)).await;
     let first = throttle.acquire(KEY).await.unwrap();
     let waiting = tokio::spawn({
         let throttle = throttle.clone();

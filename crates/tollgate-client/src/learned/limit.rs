@@ -1,12 +1,13 @@
 //! One limit of a server, as far as its responses have shown it.
 //!
-//! The *credit* is what the server said remains, less the calls since, plus what has come back since:
-//! - of a window that only this client uses, its own calls that have left the window;
-//! - of a limit that was seen to refill continuously, its rate;
-//! - otherwise nothing until the stated reset.
+//! The *credit* is what the server said remains, less the calls since. More is known
+//! - of a window that only this client uses: the quota less its own calls in the window;
+//! - of a limit that was seen to refill continuously: what its rate has added since.
 //!
-//! A bucket whose burst is smaller than its quota states less than its quota when it is full. Then a few calls are spaced
-//! while there is credit left, to see whether it refills continuously.
+//! Otherwise nothing comes back before the stated reset.
+//!
+//! To see whether a limit refills continuously, a few calls are spaced while there is credit left: of fast limits, where
+//! waiting for a window costs a part of the rate, and of buckets that state less than their quota when they are full.
 
 use std::time::Duration;
 
@@ -21,6 +22,12 @@ const DEFAULT_RESET: Duration = Duration::from_secs(1);
 const REFILL_OBSERVATIONS: i32 = 3;
 /// The spacing of calls that look for a continuous refill, in calls at the stated rate.
 const PROBE_SPACING: f64 = 2.5;
+/// Limits with a shorter spacing are always probed, those with a longer one than the second never.
+const ALWAYS_PROBED: Duration = Duration::from_millis(100);
+const MAX_PROBE_SPACING: Duration = Duration::from_secs(5);
+const MAX_PROBES: u32 = 6;
+/// After this many refusals, others are assumed to use the quota, too.
+const MAX_SOLE_REFUSALS: u32 = 3;
 /// A refusal outweighs this many of them.
 const REFUSAL_WEIGHT: i32 = 8;
 
@@ -36,14 +43,19 @@ pub struct LearnedLimit {
     reset_at: Instant,
     /// Calls that `remaining` does not include.
     spent: u64,
-    /// The latest call whose response stated `remaining`; `None` if it is assumed.
-    stated_by: Option<u64>,
+    /// Whether the server has stated `remaining`; otherwise it is assumed.
+    is_stated: bool,
     /// Own calls account for all that is used.
     is_sole_user: bool,
-    /// What was available when the limit was last known to be full.
-    full: Option<u64>,
+    /// What was available after the last reset, as far as statements since show.
+    full: u64,
+    /// Calls since the last reset.
+    sent: u64,
     /// Responses that agree with a continuous refill, less those that contradict it.
     refill_observations: i32,
+    /// Calls that were spaced to look for a continuous refill.
+    probes: u32,
+    refusals: u32,
     /// After a refusal, a reset is not taken for a full quota.
     is_trusted: bool,
 }
@@ -71,10 +83,13 @@ impl LearnedLimit {
             observed_at: now,
             reset_at: now,
             spent: 0,
-            stated_by: None,
+            is_stated: false,
             is_sole_user: true,
-            full: None,
+            full: 0,
+            sent: traffic.in_flight + 1,
             refill_observations: 0,
+            probes: 0,
+            refusals: 0,
             is_trusted: true,
         };
         match reported.remaining {
@@ -104,11 +119,12 @@ impl LearnedLimit {
             self.refill_observations = self.refill_observations.min(0);
         }
         let Some(remaining) = reported.remaining else { return };
-        let is_stale = self.stated_by.is_some_and(|latest| call.number < latest);
-        if is_stale && remaining >= self.credit(traffic, now) {
+        // A call that was sent before the last statement arrived may have been counted before it: it adds no credit.
+        let is_concurrent = call.at <= self.observed_at;
+        if is_concurrent && remaining.saturating_sub(traffic.in_flight) >= self.credit(traffic, now) {
             return;
         }
-        if !is_stale && call.at >= self.observed_at && self.stated_by.is_some() {
+        if !is_concurrent && self.is_stated {
             self.observe_refill(remaining, traffic, now);
         }
         self.state(remaining, reported.reset, call, traffic, now, max_wait);
@@ -124,17 +140,15 @@ impl LearnedLimit {
         now: Instant,
         max_wait: Duration,
     ) {
-        if self.stated_by.is_none() {
-            self.full = Some(remaining.saturating_add(1));
-        }
+        self.full = self.full.max(remaining.saturating_add(self.sent));
         self.remaining = remaining;
         self.observed_at = now;
         self.spent = traffic.in_flight;
-        self.stated_by = Some(call.number);
+        self.is_stated = true;
         self.reset_at = now + reset.or(self.window).unwrap_or(DEFAULT_RESET).min(max_wait);
-        self.is_sole_user = self
-            .window()
-            .is_some_and(|(quota, window)| traffic.in_window(window, now) >= quota.saturating_sub(remaining));
+        self.is_sole_user = self.window().is_some_and(|(quota, window)| {
+            traffic.in_window(window, call.at) >= quota.saturating_sub(remaining)
+        }) && self.refusals < MAX_SOLE_REFUSALS;
     }
 
     /// Assumes that only own calls use the quota.
@@ -144,7 +158,7 @@ impl LearnedLimit {
         self.remaining = quota.saturating_sub(used);
         self.observed_at = now;
         self.spent = traffic.in_flight;
-        self.stated_by = None;
+        self.is_stated = false;
         self.is_sole_user = true;
         self.reset_at = now + window;
     }
@@ -154,7 +168,9 @@ impl LearnedLimit {
         if self.reset_at > now {
             return true;
         }
-        let was_stated = self.stated_by.take().is_some();
+        let was_stated = std::mem::take(&mut self.is_stated);
+        self.full = 0;
+        self.sent = traffic.in_flight;
         match (self.quota, self.window) {
             (Some(_), Some(_)) if !was_stated => self.assume(traffic, now),
             (Some(quota), window) if was_stated => {
@@ -171,16 +187,20 @@ impl LearnedLimit {
 
     pub fn spend(&mut self) {
         self.spent += 1;
+        self.sent += 1;
     }
 
     pub fn unspend(&mut self) {
         self.spent = self.spent.saturating_sub(1);
+        self.sent = self.sent.saturating_sub(1);
     }
 
     /// A call was refused although there was credit.
     pub fn distrust(&mut self) {
+        self.refusals = self.refusals.saturating_add(1);
+        self.is_sole_user &= self.refusals < MAX_SOLE_REFUSALS;
         self.refill_observations = self.refill_observations.min(0) - REFUSAL_WEIGHT;
-        self.is_trusted &= self.stated_by.is_some();
+        self.is_trusted &= self.is_stated;
     }
 
     pub fn is_reset(&self, now: Instant) -> bool {
@@ -193,12 +213,15 @@ impl LearnedLimit {
         if credit > 0 {
             return self.probe_at(credit, traffic).filter(|at| *at > now);
         }
-        let missing = (self.spent + 1).saturating_sub(self.remaining);
         let earlier = match self.window() {
             Some((quota, window)) if self.refills_continuously() => {
+                let missing = (self.spent + 1).saturating_sub(self.remaining);
                 Some(self.observed_at + window.mul_f64(missing as f64 / quota as f64))
             }
-            Some((_, window)) if self.is_sole_user => traffic.expires_at(window, self.observed_at, missing),
+            Some((quota, window)) if self.is_sole_user => {
+                let excess = (traffic.in_window(window, now) + 1).saturating_sub(quota);
+                traffic.expires_at(window, now, excess)
+            }
             _ => None,
         };
         Some(earlier.map_or(self.reset_at, |earlier| earlier.min(self.reset_at)))
@@ -207,25 +230,31 @@ impl LearnedLimit {
     /// When the next call is sent that looks for a continuous refill; `None` if there is no reason to look for one.
     fn probe_at(&self, credit: u64, traffic: &Traffic) -> Option<Instant> {
         let (quota, window) = self.window()?;
-        let full = self.full.filter(|full| full.saturating_add(quota / 20) < quota)?;
-        let is_undecided = self.refill_observations.abs() < REFILL_OBSERVATIONS;
-        if !is_undecided || self.stated_by.is_none() || credit > full / 2 {
+        let spacing = window.mul_f64(PROBE_SPACING / quota as f64);
+        let is_smaller = self.full.saturating_add(quota / 20) < quota && spacing <= MAX_PROBE_SPACING;
+        let is_undecided = self.refill_observations.abs() < REFILL_OBSERVATIONS && self.probes < MAX_PROBES;
+        let is_probed = is_undecided && self.is_stated && (is_smaller || spacing <= ALWAYS_PROBED);
+        if !is_probed || credit > self.full / 2 {
             return None;
         }
         // Only a call that is alone tells what has come back.
-        let alone_at = self.observed_at + window.mul_f64(PROBE_SPACING / quota as f64);
+        let alone_at = self.observed_at + spacing;
         Some(if traffic.in_flight > 0 { self.reset_at } else { alone_at.min(self.reset_at) })
     }
 
     /// Calls that may be sent now.
     fn credit(&self, traffic: &Traffic, now: Instant) -> u64 {
-        let gained = match self.window() {
-            Some((quota, window)) if self.refills_continuously() => self.refill(quota, window, now) as u64,
-            Some((_, window)) if self.is_sole_user => traffic.expired(window, self.observed_at, now),
-            _ => 0,
-        };
-        let total = self.remaining.saturating_add(gained);
-        total.min(self.quota.unwrap_or(u64::MAX)).saturating_sub(self.spent)
+        let stated = self.remaining.saturating_sub(self.spent);
+        match self.window() {
+            Some((quota, window)) if self.refills_continuously() => {
+                let refilled = self.remaining.saturating_add(self.refill(quota, window, now) as u64);
+                refilled.min(quota).saturating_sub(self.spent)
+            }
+            Some((quota, window)) if self.is_sole_user => {
+                stated.max(quota.saturating_sub(traffic.in_window(window, now)))
+            }
+            _ => stated,
+        }
     }
 
     /// What a continuous refill has added since the last statement.
@@ -242,21 +271,23 @@ impl LearnedLimit {
         self.refill_observations >= REFILL_OBSERVATIONS
     }
 
-    /// Compares a statement with the one before it. The call was sent after that one, so at least one call lies between
-    /// them. More than that less remaining is what came back: a little at a time by a continuous refill, everything at
-    /// once by a new window.
+    /// Compares a statement with the one before it, if this call alone lies between them. What came back in spite of it is
+    /// little by a continuous refill, and everything by a new window.
     fn observe_refill(&mut self, remaining: u64, traffic: &Traffic, now: Instant) {
         let Some((quota, window)) = self.window() else { return };
         let expected = self.refill(quota, window, now);
-        let gained = (remaining + 1).saturating_sub(self.remaining) as f64;
-        let is_nearly_full = remaining.saturating_add(2) >= quota;
-        if is_nearly_full || traffic.expired(window, self.observed_at, now) > 0 {
+        let is_undecided = self.refill_observations.abs() < REFILL_OBSERVATIONS;
+        self.probes += u32::from(self.spent == 1 && expected >= 2.0);
+        let is_alone = self.spent == 1 && !traffic.may_have_expired(window, self.observed_at, now);
+        // After a longer time a new window looks the same.
+        if !is_undecided || !is_alone || expected < 2.0 || expected > quota as f64 / 4.0 {
             return;
         }
-        if gained >= 1.0 && gained <= expected + 1.0 {
-            self.refill_observations = (self.refill_observations + 1).min(REFILL_OBSERVATIONS);
-        } else if expected >= 2.0 {
-            self.refill_observations = self.refill_observations.min(1) - 1;
+        let gained = remaining.saturating_add(1).saturating_sub(self.remaining) as f64;
+        if gained < 1.0 {
+            self.refill_observations -= 1;
+        } else if gained <= expected + 1.0 {
+            self.refill_observations += 1;
         }
     }
 }

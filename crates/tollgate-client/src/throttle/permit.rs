@@ -68,8 +68,8 @@ impl CallPermit {
 
 impl Drop for CallPermit {
     fn drop(&mut self) {
-        if self.call.take().is_some() {
-            self.state.learned().fail(Instant::now());
+        if let Some(call) = self.call.take() {
+            self.state.learned().fail(call, Instant::now());
             self.state.answered.notify_one();
         }
     }
