@@ -10,3 +10,6 @@ pub mod linearity;
 pub mod mutate;
 pub mod session;
 pub mod targets;
+
+mod response_headers;
+use response_headers::response_headers;

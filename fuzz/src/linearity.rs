@@ -5,6 +5,7 @@
 //! cases under callgrind (the binary `linearity`), so the result does not depend on how busy the machine is.
 
 mod bodies;
+mod client;
 mod connections;
 mod documents;
 mod http2;
@@ -33,6 +34,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         documents::CASES,
         identity::CASES,
         resp::CASES,
+        client::CASES,
         stores::CASES,
     ]
     .into_iter()

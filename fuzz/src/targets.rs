@@ -1,5 +1,6 @@
 //! Every target: what it reads, the words of its format, and inputs to begin with.
 
+mod client;
 mod documents;
 mod http;
 mod identity;
@@ -30,6 +31,7 @@ pub const TARGETS: &[Target] = &[
     http::JSON_FIELDS,
     http::FORM_FIELDS,
     http::CHECK_BODY,
+    client::LIMIT_HEADERS,
     identity::TARGET,
     identity::FIELDS,
     identity::CLIENT_ADDRESS,
