@@ -17,7 +17,7 @@ WITHIN = 90.0
 TOLLGATE = Path(os.environ.get("TOLLGATE", ROOT / "target/release/tollgate"))
 
 # The pages use default ports; each run has its own.
-PORTS = [8080, 7070, 6380, 8000, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
+PORTS = [8080, 7070, 6380, 8000, 9090, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
 
 # Programs that pages run in front of Tollgate, and where each comes from.
 PROGRAMS = {
@@ -36,6 +36,7 @@ tollgate() {
   case "$1 ${2:-}" in
     serve*) if [ "$BASHPID" = "$$" ]; then "$TOLLGATE" "$@"; else exec "$TOLLGATE" "$@" 2>>serve.log; fi ;;
     proxy*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_8000" 2>>serve.log ;;
+    egress*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_9090" 2>>serve.log ;;
     check*) "$TOLLGATE" "$@" --http "http://127.0.0.1:$PORT_8080" ;;
     init*) "$TOLLGATE" "$@" && printf 'listen: { http: "127.0.0.1:%s", admin: "127.0.0.1:%s" }\n' "$PORT_8080" "$PORT_7070" >>"${2:-tollgate.yaml}" ;;
     "rules check" | store* | demo* | help* | -*) "$TOLLGATE" "$@" ;;
@@ -70,7 +71,7 @@ until_ready() { # the process, its port, and "admin" if that is where /readyz is
 
 # A server that a page starts in the background.
 BACKGROUND = re.compile(
-    rf"^(?P<line>(?P<program>tollgate serve|tollgate proxy|python3 api.py|{'|'.join(PROGRAMS)})\b[^#\n]*&)[ \t]*(#.*)?$", re.MULTILINE
+    rf"^(?P<line>(?P<program>tollgate serve|tollgate proxy|tollgate egress|python3 api.py|{'|'.join(PROGRAMS)})\b[^#\n]*&)[ \t]*(#.*)?$", re.MULTILINE
 )
 
 
@@ -155,6 +156,8 @@ class Shell:
             return f"{line} until_ready $! {self.ports[8888]}"
         if program == "tollgate proxy":
             return f"{line} until_ready $! {self.ports[8000]}"
+        if program == "tollgate egress":
+            return f"{line} until_ready $! {self.ports[9090]}"
         if program == "python3 api.py":
             return f"{line} until_ready $! {self.ports[3000]}"
         file = re.search(r"-c (\S+)", line)

@@ -17,6 +17,7 @@ mod ban;
 mod check;
 mod completions;
 mod demo;
+mod egress;
 mod enforce;
 mod health;
 mod init;
@@ -79,6 +80,14 @@ enum CliCommand {
     #[command(after_help = "Example:
   tollgate proxy --to http://127.0.0.1:3000 --limit 5/s")]
     Proxy(proxy::ProxyArgs),
+    /// Keep one's own calls to an API under its limits: a local gateway to that API
+    #[command(after_help = "Example:
+  tollgate egress --to https://api.example.com --limit 100/m
+
+Programs then call http://127.0.0.1:9090 instead of https://api.example.com. Requests wait for their turn, at
+most --max-wait; later ones are answered with 429 and Retry-After. What the API says about its limits
+(RateLimit, X-RateLimit-*, Retry-After) is learned, so --limit may be left out.")]
+    Egress(egress::EgressArgs),
     /// Run a small API with limits, and send a few requests to it
     #[command(after_help = "Example:
   tollgate demo --once")]
@@ -202,6 +211,7 @@ fn dispatch(command: CliCommand) -> Exit {
     match command {
         CliCommand::Serve { config } => serve::run(&config),
         CliCommand::Proxy(args) => proxy::run(&args),
+        CliCommand::Egress(args) => egress::run(&args),
         CliCommand::Demo { once } => demo::run(once),
         CliCommand::Init(args) => init::run(&args),
         CliCommand::Check(args) => check::run(&args),

@@ -333,6 +333,21 @@ impl UpstreamAddress {
         };
         Ok(UpstreamAddress { protocol, authority })
     }
+
+    pub const fn default_port(&self) -> u16 {
+        match self.protocol {
+            UpstreamProtocol::Http1 | UpstreamProtocol::Http2 => 80,
+            UpstreamProtocol::Tls => 443,
+        }
+    }
+
+    /// The `Host` of requests to it: without a port that the scheme implies.
+    pub fn host(&self) -> &str {
+        match self.authority.port_u16() {
+            Some(port) if port == self.default_port() => self.authority.host(),
+            _ => self.authority.as_str(),
+        }
+    }
 }
 
 /// The part of a URL that may be shown: scheme and host, even if the rest is invalid.

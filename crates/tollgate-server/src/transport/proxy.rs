@@ -18,6 +18,7 @@ use crate::metrics::LatencyHistogram;
 mod accept;
 mod body;
 mod decide;
+mod egress;
 mod exchange;
 mod respond;
 mod tls;
@@ -28,6 +29,7 @@ mod wait;
 pub mod testing;
 
 pub use accept::client_connection::serve;
+pub use egress::{Egress, EgressCallers};
 pub use tls::{Certificate, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
@@ -47,6 +49,8 @@ pub struct Proxy {
     /// Memory of bodies that are read ahead while their requests are held.
     read_ahead: Arc<Budget>,
     heartbeats: Box<[Heartbeat]>,
+    /// Set for a gateway to one API.
+    egress: Option<Egress>,
     /// The request queue, if configured.
     pub request_queue: Option<Arc<RequestQueue>>,
     pub counts: ProxyCounts,
@@ -91,6 +95,7 @@ impl Proxy {
         let request_queue = queue.map(RequestQueue::open).transpose()?;
         Ok(Proxy {
             gate,
+            egress: None,
             request_queue: request_queue.map(Arc::new),
             route: ArcSwap::from_pointee(route),
             workers,
@@ -100,6 +105,11 @@ impl Proxy {
             counts: ProxyCounts::default(),
             latencies: LatencyHistogram::default(),
         })
+    }
+
+    /// Makes it a gateway to one API.
+    pub fn with_egress(self, egress: Egress) -> Proxy {
+        Proxy { egress: Some(egress), ..self }
     }
 
     /// Applies new settings. Upstreams that stay keep their connections and their health.

@@ -42,7 +42,7 @@ impl Program {
             "node" => ("node", "node/caller.mjs"),
             "go" => ("go", "go/caller.go"),
             _ => {
-                let path = build_rust(&examples.join("rust/caller.rs"));
+                let path = build_rust("caller", &examples.join("rust/caller.rs"));
                 return Some(Program { path, args: Vec::new(), _folder: folder });
             }
         };
@@ -76,9 +76,9 @@ impl Program {
 }
 
 /// The Rust example. `cargo test` builds it with the tests, `cargo test --test it` does not.
-fn build_rust(source: &Path) -> PathBuf {
+pub fn build_rust(example: &str, source: &Path) -> PathBuf {
     let profile = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().expect("the folder of the profile");
-    let program = profile.join("examples/caller");
+    let program = profile.join("examples").join(example);
     let written = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
     if written(&program) < written(source) {
         let mut cargo = Command::new(env!("CARGO"));
@@ -87,7 +87,7 @@ fn build_rust(source: &Path) -> PathBuf {
         for name in variables.filter(is_of_this_test) {
             cargo.env_remove(name);
         }
-        cargo.args(["build", "--quiet", "--locked", "--package", "tollgate-server", "--example", "caller"]);
+        cargo.args(["build", "--quiet", "--locked", "--package", "tollgate-server", "--example", example]);
         cargo.arg("--target-dir").arg(profile.parent().expect("the target folder"));
         if !cfg!(debug_assertions) {
             cargo.arg("--release");

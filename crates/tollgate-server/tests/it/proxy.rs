@@ -4,6 +4,7 @@ mod api;
 mod attacks;
 mod bodies;
 mod command;
+mod egress;
 mod hold;
 mod http2;
 mod identity;

@@ -87,12 +87,11 @@ impl ConnectionContext {
                 response::write_headers(&mut response, &verdict, header_style);
                 response
             }
-            Err(ExchangeError::HoldQueueFull(wait)) => {
-                let detail = "Too many requests are held already";
+            Err(ExchangeError::TooManyRequests { detail, retry_after }) => {
                 let problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
                 let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
-                let wait = HeaderValue::from(whole_seconds(wait).as_secs());
-                response.headers_mut().insert(RETRY_AFTER, wait);
+                let seconds = HeaderValue::from(whole_seconds(retry_after).as_secs());
+                response.headers_mut().insert(RETRY_AFTER, seconds);
                 response
             }
             Err(ExchangeError::Ambiguous(problem)) => {
@@ -116,6 +115,9 @@ impl ConnectionContext {
         let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts, &snapshot.policy).map_err(ExchangeError::Ambiguous)?;
         let handshake = WebSocketHandshake::of(&mut parts).map_err(ExchangeError::Ambiguous)?;
+        if let Some(egress) = &self.proxy.egress {
+            egress.check_target(&mut parts, &host).map_err(ExchangeError::Problem)?;
+        }
         let route = self.proxy.route.load_full();
         let may_upgrade = parts.version == Version::HTTP_11;
         let upgrade = if may_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
@@ -187,23 +189,33 @@ impl ConnectionContext {
         else {
             self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
             charge.into_iter().for_each(|charge| gate.refund(charge));
-            return Err(ExchangeError::HoldQueueFull(verdict.delay));
+            let detail = "Too many requests are held already";
+            return Err(ExchangeError::TooManyRequests { detail, retry_after: verdict.delay });
         };
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
-        // A part of the body is read ahead: the end of the connection is detected only behind it.
+        let charge = self.read_ahead_until(request, held.wait(|| gate.now(), sleep)).await?;
+        refund_guard.complete().finish_wait(rule.zip(charge));
+        Ok(())
+    }
+
+    /// Awaits `ready` while a part of the body is read ahead: the end of the connection is detected only behind it.
+    pub async fn read_ahead_until<T>(
+        &self,
+        request: &mut ProxiedRequest,
+        ready: impl Future<Output = T>,
+    ) -> Result<T, ExchangeError> {
+        tokio::pin!(ready);
         let mut reservation = BudgetReservation::of(&self.proxy.read_ahead);
         let mut may_read_ahead =
             !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES);
-        let charge = loop {
+        loop {
             tokio::select! {
-                charge = held.wait(|| gate.now(), sleep) => break charge,
+                ready = ready.as_mut() => return Ok(ready),
                 more = request.upload.read_ahead(), if may_read_ahead => {
                     may_read_ahead = more.map_err(ForwardError::from)? && request.upload.prefix().len() < READ_AHEAD_BYTES;
                 }
             }
-        };
-        refund_guard.complete().finish_wait(rule.zip(charge));
-        Ok(())
+        }
     }
 
     /// Answers a status query for a queued request. Limits and bans apply to it as to any request.
@@ -235,6 +247,7 @@ impl ConnectionContext {
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let mut charges = self.admit(request, verdict, decided_at).await?;
         let permits = charges.as_mut().and_then(|charges| charges.permits(&self.proxy.gate));
+        let call = self.wait_for_call(request).await?;
         let protocol = self.prepare(request);
         let client = request.parts.extensions.remove::<OnUpgrade>().zip(protocol);
         let requires = if client.is_some() { Requires::Http1 } else { Requires::Any };
@@ -247,13 +260,14 @@ impl ConnectionContext {
         let (mut response, mut in_flight) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
-                let problem = ProblemDetails::from(failure);
+                let problem = self.explain(failure, call);
                 self.settle(charges, problem.status, &HeaderMap::new());
                 return Err(ExchangeError::Problem(problem));
             }
         };
         in_flight.attach_permits(permits);
         self.settle(charges, response.status(), response.headers());
+        self.observe_call(call, &mut response);
         hop_by_hop::remove_from_response(response.headers_mut());
         let client = client.map(|(client, protocol)| PendingUpgrade {
             client,
@@ -348,7 +362,10 @@ impl ConnectionContext {
     fn prepare(&self, request: &mut ProxiedRequest) -> Option<HeaderValue> {
         let ProxiedRequest { parts, host, upload, upgrade, route, .. } = request;
         let protocol = upgrade.take();
-        self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
+        // A third party's API is not told who calls.
+        if self.proxy.egress.is_none() {
+            self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
+        }
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());
         } else {
@@ -397,8 +414,11 @@ fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
 /// Why a request is not served.
 pub enum ExchangeError {
     Denied(Box<EngineVerdict>),
-    /// The hold queue is full. The duration is the wait that the request would have had.
-    HoldQueueFull(Duration),
+    /// It would wait too long, or with too many others.
+    TooManyRequests {
+        detail: &'static str,
+        retry_after: Duration,
+    },
     /// Two servers could read it differently.
     Ambiguous(ProblemDetails),
     Problem(ProblemDetails),

@@ -16,7 +16,7 @@ use crate::proxy::api::Api;
 use crate::proxy::{get, in_front_of};
 
 /// A certificate for localhost that signs itself.
-fn certificate(folder: &Folder, name: &str) {
+pub fn certificate(folder: &Folder, name: &str) {
     let cert = folder.path(&format!("{name}.pem"));
     let key = folder.path(&format!("{name}.key"));
     let mut command = Command::new("openssl");

@@ -35,7 +35,7 @@ pub struct Upstream {
 
 impl Upstream {
     pub fn new(address: UpstreamAddress, workers: usize) -> Upstream {
-        let host = HeaderValue::from_str(address.authority.as_str()).expect("an authority fits a header");
+        let host = HeaderValue::from_str(address.host()).expect("an authority fits a header");
         Upstream {
             address,
             host,
