@@ -247,6 +247,41 @@ fn a_state_that_outgrows_its_slot_in_a_full_slab_stays_limited() {
     assert!(passed <= 300_000, "{passed} passed");
 }
 
+/// States grow while the slab is full of keys that do not give way.
+#[test]
+fn a_state_that_cannot_grow_is_coarsened_and_stays_limited() {
+    const CLIENTS: u64 = 40;
+    const LIMIT: u64 = 100;
+    for shape in [Shape::SlidingLog, COMPACT, TIERS, Shape::Concurrency] {
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+        let limit = quota("100/h", shape);
+        let mut now = NOW;
+        let mut admitted = [0; CLIENTS as usize];
+        let mut round = |now: Time| {
+            for client in 0..CLIENTS {
+                let is_admitted = passes(&store, &format!("client {client}"), limit, now);
+                admitted[client as usize] += u64::from(is_admitted);
+            }
+        };
+        for _ in 0..LIMIT / 3 {
+            now = now + 7 * SECOND;
+            round(now);
+        }
+        flood(&store, quota("1/d", FIRST_HIT), 1, 0..2 * WIDE_FLOOD, &mut now, MICROSECOND);
+        for _ in 0..2 * LIMIT {
+            now = now + 7 * SECOND;
+            round(now);
+        }
+        assert!(
+            admitted.iter().all(|admitted| (LIMIT / 3..=LIMIT).contains(admitted)),
+            "{shape:?} {admitted:?}"
+        );
+        let usage = store.usage();
+        let has_no_room = usage.coarsened > 0 || admitted.iter().any(|admitted| *admitted < LIMIT);
+        assert!(has_no_room && usage.bytes <= usage.cap_bytes, "{shape:?} {usage:?}");
+    }
+}
+
 #[test]
 fn a_flood_that_finds_no_room_is_limited_in_total() {
     // 46 of 50 fresh keys got 20 of 20 through a limit of five an hour.
