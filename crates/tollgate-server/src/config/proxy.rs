@@ -124,7 +124,7 @@ pub struct UpstreamTls {
 
 impl ProxyConfig {
     /// The defaults of a proxy in front of `upstreams`.
-    fn with_defaults(upstreams: Vec<UpstreamAddress>) -> ProxyConfig {
+    pub fn with_defaults(upstreams: Vec<UpstreamAddress>) -> ProxyConfig {
         ProxyConfig {
             upstreams,
             balance: Balance::default(),

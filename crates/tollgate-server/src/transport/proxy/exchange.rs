@@ -448,3 +448,28 @@ fn discard(request: ProxiedRequest) {
     };
     tokio::spawn(timeout(DISCARD_TIME, reading));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A regression: a body of which a byte came every ten seconds lived on.
+    #[test]
+    fn every_body_has_a_minimum_rate_except_that_of_a_grpc_call() {
+        let mut config = ProxyConfig::with_defaults(Vec::new());
+        let limits = |config: &ProxyConfig, version: Version, content_type: &'static str| {
+            let request = Request::builder().version(version).header(CONTENT_TYPE, content_type).body(());
+            stall_limits(&request.expect("a valid request").into_parts().0, config)
+        };
+        let [http1, http2, grpc] = [
+            (Version::HTTP_11, "application/grpc"), // only HTTP/2 carries gRPC
+            (Version::HTTP_2, "application/json"),
+            (Version::HTTP_2, "application/grpc+proto"),
+        ]
+        .map(|(version, content_type)| limits(&config, version, content_type));
+        assert_eq!([http1.min_rate, http2.min_rate, grpc.min_rate], [Some(240), Some(240), None]);
+        assert_eq!([http1, http2, grpc].map(|limits| limits.idle), [config.timeouts.idle; 3]);
+        config.min_body_rate = None;
+        assert_eq!(limits(&config, Version::HTTP_2, "application/json").min_rate, None);
+    }
+}
