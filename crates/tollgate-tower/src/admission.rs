@@ -57,20 +57,20 @@ impl RequestAdmission {
     #[inline]
     pub(crate) fn of(
         limiter: &Arc<RateLimiter>,
-        mut verdict: EngineVerdict,
+        verdict: &mut EngineVerdict,
         decided_at: Time,
         protocol: Protocol,
     ) -> RequestAdmission {
         if !verdict.allowed {
-            let response = denied::response(&verdict, limiter.settings.headers, protocol);
+            let response = denied::response(verdict, limiter.settings.headers, protocol);
             return RequestAdmission::Denied(limiter.map_denial(response));
         }
-        let headers = headers(&verdict, limiter.settings.headers);
-        let has_place = limiter.hold_queues.has_requests() && UnsettledCharges::any_held(&verdict);
-        if !has_place && !UnsettledCharges::any_unsettled(&verdict) {
+        let headers = headers(verdict, limiter.settings.headers);
+        let has_place = limiter.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
+        if !has_place && !UnsettledCharges::any_unsettled(verdict) {
             return RequestAdmission::Admitted(Admitted { headers, open: None });
         }
-        RequestAdmission::with_charges(limiter, &mut verdict, headers, decided_at, protocol)
+        RequestAdmission::with_charges(limiter, verdict, headers, decided_at, protocol)
     }
 
     fn with_charges(
@@ -113,6 +113,7 @@ impl RequestAdmission {
     }
 
     /// Waits for the request's turn, if it is held.
+    #[cfg(feature = "_store")]
     pub(crate) async fn settled(self) -> Result<Admitted, Response<Bytes>> {
         match self {
             RequestAdmission::Denied(response) => Err(response),

@@ -21,7 +21,7 @@ use tollgate::{
 use crate::layer::RateLimitLayer;
 use crate::limiter::{Identify, LimiterSettings, MapDenial, RateLimiter, RequestNeeds};
 use crate::request::IncomingRequest;
-#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+#[cfg(feature = "_store")]
 use crate::shared_counters::{SharedCounters, StoreOptions};
 
 /// Requests that may be held at once, unless set otherwise.
@@ -39,7 +39,7 @@ pub struct RateLimitBuilder {
     identify: Option<Box<Identify>>,
     map_denial: Option<Box<MapDenial>>,
     max_held: Option<usize>,
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     store: Option<StoreOptions>,
 }
 
@@ -181,7 +181,7 @@ impl RateLimitBuilder {
     /// `on_store_error` of each rule while the store does not answer.
     ///
     /// A Tollgate server with the same store and rules shares the counters.
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     pub fn store(mut self, url: &str) -> Self {
         self.store.get_or_insert_default().url = url.to_owned();
         self
@@ -189,14 +189,14 @@ impl RateLimitBuilder {
 
     /// The key under which emails, API keys, tokens and cookies are hashed in the store's keys. All processes that share
     /// counters need the same. Without it they are hashed, but can be guessed.
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     pub fn store_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.store.get_or_insert_default().secret = Some(secret.into());
         self
     }
 
     /// How long a decision may wait for the store.
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     pub fn store_deadline(mut self, deadline: std::time::Duration) -> Self {
         self.store.get_or_insert_default().deadline = Some(deadline);
         self
@@ -208,9 +208,9 @@ impl RateLimitBuilder {
         check_policy(snapshot_of(&policy))?;
         let trusted = TrustedProxies::parse(self.trusted.iter().map(String::as_str))
             .map_err(|error| LayerError::TrustedProxies(error.to_string()))?;
-        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        #[cfg(feature = "_store")]
         let shared = self.store.map(SharedCounters::open).transpose()?;
-        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        #[cfg(feature = "_store")]
         if let Some(shared) = &shared {
             shared.check(snapshot_of(&policy))?;
         }
@@ -230,7 +230,7 @@ impl RateLimitBuilder {
             needs: ArcSwap::from_pointee(needs),
             settings,
             hold_queues: Arc::<HoldQueues>::default(),
-            #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+            #[cfg(feature = "_store")]
             shared,
             has_warned: AtomicBool::new(false),
         }))

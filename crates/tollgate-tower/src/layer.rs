@@ -82,13 +82,13 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> LimitedFuture<S, B> {
-        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        #[cfg(feature = "_store")]
         if self.limiter.shared.is_some() {
             return self.call_shared(request);
         }
         let head = IncomingRequest::of(&request);
-        let (verdict, now) = self.limiter.check(head);
-        match RequestAdmission::of(&self.limiter, verdict, now, head.protocol()) {
+        let (mut verdict, now) = self.limiter.check(head);
+        match RequestAdmission::of(&self.limiter, &mut verdict, now, head.protocol()) {
             RequestAdmission::Admitted(admitted) => LimitedFuture::called(self.inner.call(request), admitted),
             RequestAdmission::Denied(response) => LimitedFuture::denied(response),
             RequestAdmission::Held(held) => {
@@ -107,7 +107,7 @@ impl<S: Clone> RateLimitService<S> {
         mem::replace(&mut self.inner, clone)
     }
 
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     fn call_shared<B>(&mut self, request: Request<B>) -> LimitedFuture<S, B>
     where
         S: Service<Request<B>>,
@@ -119,8 +119,9 @@ impl<S: Clone> RateLimitService<S> {
         let (parts, body) = request.into_parts();
         let admission: PendingAdmission = Box::pin(async move {
             let shared = limiter.shared.as_ref().expect("it has a store");
-            let SharedDecision { parts, verdict, decided_at } = StoreCall::new(&limiter, shared, parts).await;
-            let admission = RequestAdmission::of(&limiter, verdict, decided_at, protocol);
+            let SharedDecision { parts, mut verdict, decided_at } =
+                StoreCall::new(&limiter, shared, parts).await;
+            let admission = RequestAdmission::of(&limiter, &mut verdict, decided_at, protocol);
             (parts, admission.settled().await)
         });
         LimitedFuture::waiting(admission, self.take_ready(), body)

@@ -45,7 +45,7 @@ mod grpc;
 mod layer;
 mod limiter;
 mod request;
-#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+#[cfg(feature = "_store")]
 mod shared_counters;
 
 pub use body::LimitedBody;

@@ -15,11 +15,11 @@ use tollgate::internal::identity::{Attribute, Key};
 use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::ChargeReceipt;
 use tollgate::internal::{EngineVerdict, PolicySnapshot, core_of, hit, snapshot_of};
-use tollgate::{Engine, HeaderStyle, Hit, KeyNameError, Policy, Time, Usage};
+use tollgate::{Engine, FieldSource, HeaderStyle, Hit, KeyNameError, Policy, Time, Usage};
 
 use crate::builder::{LayerError, check_policy};
 use crate::request::IncomingRequest;
-#[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+#[cfg(feature = "_store")]
 use crate::shared_counters::SharedCounters;
 
 /// Adds identities to a hit.
@@ -37,7 +37,7 @@ pub struct RateLimiter {
     pub(crate) needs: ArcSwap<RequestNeeds>,
     pub(crate) settings: LimiterSettings,
     pub(crate) hold_queues: Arc<HoldQueues>,
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     pub(crate) shared: Option<SharedCounters>,
     pub(crate) has_warned: AtomicBool,
 }
@@ -56,25 +56,51 @@ pub(crate) struct LimiterSettings {
 #[derive(Clone)]
 pub(crate) struct RequestNeeds {
     fields: FieldSelection,
+    /// Method, path and query.
+    target: bool,
     host: bool,
     ip: bool,
 }
 
 impl RequestNeeds {
     pub(crate) fn of_policy(policy: &PolicySnapshot, bans: &[Attribute]) -> RequestNeeds {
-        let mut host = policy.names_hosts();
-        let mut ip = false;
-        policy.for_each_attribute(|attribute| {
-            host |= *attribute == Attribute::Host;
-            ip |= *attribute == Attribute::Ip;
-        });
-        host |= bans.contains(&Attribute::Host);
-        RequestNeeds { fields: FieldSelection::of_policy(policy, bans), host, ip }
+        let mut needs = RequestNeeds {
+            fields: FieldSelection::of_policy(policy, bans),
+            target: policy.rules().iter().any(|rule| !rule.match_text().is_empty()),
+            host: policy.names_hosts(),
+            ip: false,
+        };
+        policy.for_each_attribute(|attribute| needs.add(attribute));
+        bans.iter().for_each(|attribute| needs.add(attribute));
+        needs
+    }
+
+    fn of_key(key: &Key) -> RequestNeeds {
+        let fields = FieldSelection::of_key(key);
+        let mut needs = RequestNeeds { fields, target: false, host: false, ip: false };
+        key.parts().iter().for_each(|(attribute, _)| needs.add(attribute));
+        needs
+    }
+
+    fn add(&mut self, attribute: &Attribute) {
+        match attribute {
+            Attribute::Ip => self.ip = true,
+            Attribute::Host => self.host = true,
+            Attribute::Method | Attribute::Path | Attribute::Field(FieldSource::Query, _) => {
+                self.target = true
+            }
+            _ => {}
+        }
     }
 
     fn union(&self, other: &RequestNeeds) -> RequestNeeds {
         let fields = self.fields.union(&other.fields);
-        RequestNeeds { fields, host: self.host || other.host, ip: self.ip || other.ip }
+        RequestNeeds {
+            fields,
+            target: self.target || other.target,
+            host: self.host || other.host,
+            ip: self.ip || other.ip,
+        }
     }
 }
 
@@ -95,8 +121,7 @@ impl RateLimiter {
     /// force in this process only.
     pub fn ban(&self, key: &str, duration: Duration, reason: &str) -> Result<(), KeyNameError> {
         if let Ok(key) = Key::parse(key) {
-            let host = key.parts().iter().any(|(attribute, _)| *attribute == Attribute::Host);
-            let more = RequestNeeds { fields: FieldSelection::of_key(&key), host, ip: false };
+            let more = RequestNeeds::of_key(&key);
             self.needs.rcu(|needs| needs.union(&more));
         }
         self.engine.ban(key, duration, reason)
@@ -142,7 +167,10 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn hit<'r>(&'r self, head: IncomingRequest<'r>, needs: &'r RequestNeeds) -> Hit<'r> {
         let host = if needs.host { head.host() } else { "" };
-        let mut hit = Hit::on(head.method().as_str(), host, head.path_and_query());
+        let mut hit = match needs.target {
+            true => Hit::on(head.method().as_str(), host, head.path_and_query()),
+            false => Hit::on("", host, ""),
+        };
         if let Some(peer) = head.peer() {
             let LimiterSettings { trusted, forwarding_header, .. } = &self.settings;
             let trust = ProxyTrust { proxies: trusted, header: *forwarding_header };
@@ -168,12 +196,12 @@ impl RateLimiter {
         }
     }
 
-    #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+    #[cfg(feature = "_store")]
     fn check_store(&self, policy: &PolicySnapshot) -> Result<(), LayerError> {
         self.shared.as_ref().map_or(Ok(()), |shared| shared.check(policy))
     }
 
-    #[cfg(not(any(feature = "redis", feature = "memcached", feature = "cassandra")))]
+    #[cfg(not(feature = "_store"))]
     fn check_store(&self, _: &PolicySnapshot) -> Result<(), LayerError> {
         Ok(())
     }
@@ -186,11 +214,11 @@ impl Settle for RateLimiter {
         if let Some(receipt) = here {
             self.core().settle(receipt, real_cost, now);
         }
-        #[cfg(any(feature = "redis", feature = "memcached", feature = "cassandra"))]
+        #[cfg(feature = "_store")]
         if let (Some(receipt), Some(shared)) = (there, &self.shared) {
             shared.settle(receipt, real_cost, now);
         }
-        #[cfg(not(any(feature = "redis", feature = "memcached", feature = "cassandra")))]
+        #[cfg(not(feature = "_store"))]
         debug_assert!(there.is_none(), "charges are in memory");
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::{CONTENT_TYPE, HOST};
-use http::{Extensions, HeaderMap, Method, Request, Uri, request};
+use http::{Extensions, HeaderMap, Method, Request, Uri};
 
 /// The head of a request: everything but its body.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +35,9 @@ impl<'r> IncomingRequest<'r> {
         }
     }
 
-    pub(crate) fn of_parts(parts: &'r request::Parts) -> IncomingRequest<'r> {
-        let request::Parts { method, uri, headers, extensions, .. } = parts;
+    #[cfg(feature = "_store")]
+    pub(crate) fn of_parts(parts: &'r http::request::Parts) -> IncomingRequest<'r> {
+        let http::request::Parts { method, uri, headers, extensions, .. } = parts;
         IncomingRequest { method, uri, headers, extensions }
     }
 

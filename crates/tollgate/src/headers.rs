@@ -2,11 +2,12 @@
 //!
 //! The syntax of the draft is confined to this module: a later revision will rename parameters.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::decimal::push_number;
 use crate::verdict::{EngineVerdict, LimitVerdict, whole_seconds};
 
 mod merge;
@@ -27,6 +28,9 @@ pub enum HeaderStyle {
     /// `Retry-After` only.
     None,
 }
+
+/// Room for the headers of one or two limits.
+const USUAL_BYTES: usize = 96;
 
 /// Headers, names in lower case, in one buffer that can be reused for the next verdict.
 #[derive(Clone, Debug, Default)]
@@ -52,24 +56,24 @@ impl Headers {
             let reset = reset_seconds(verdict, reported);
             let remaining = reported.remaining;
             if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
+                self.text.reserve(USUAL_BYTES);
                 for (n, limit) in verdict.enforced().filter(|limit| !limit.repeated).enumerate() {
                     let rate = limit.limit.rate();
-                    let comma = if n > 0 { ", " } else { "" };
-                    let count = rate.count();
-                    let window = rate.period().secs();
-                    self.add(format_args!("{comma}\"{}\";q={count};w={window}", limit.policy()));
+                    self.text.push_str(if n > 0 { ", " } else { "" });
+                    self.add_item(limit, [(";q=", rate.count()), (";w=", rate.period().secs())]);
                 }
                 self.end("ratelimit-policy");
-                self.put("ratelimit", format_args!("\"{}\";r={remaining};t={reset}", reported.policy()));
+                self.add_item(reported, [(";r=", remaining), (";t=", reset)]);
+                self.end("ratelimit");
             }
             if matches!(style, HeaderStyle::XRateLimit | HeaderStyle::Both) {
-                self.put("x-ratelimit-limit", format_args!("{}", reported.limit.rate().count()));
-                self.put("x-ratelimit-remaining", format_args!("{remaining}"));
-                self.put("x-ratelimit-reset", format_args!("{reset}"));
+                self.put("x-ratelimit-limit", reported.limit.rate().count());
+                self.put("x-ratelimit-remaining", remaining);
+                self.put("x-ratelimit-reset", reset);
             }
         }
         if let Some(wait) = verdict.retry_after {
-            self.put("retry-after", format_args!("{}", whole_seconds(wait).as_secs()));
+            self.put("retry-after", whole_seconds(wait).as_secs());
         }
     }
 
@@ -82,13 +86,24 @@ impl Headers {
         })
     }
 
-    fn put(&mut self, name: &'static str, value: fmt::Arguments<'_>) {
-        self.add(value);
+    fn put(&mut self, name: &'static str, value: u64) {
+        push_number(&mut self.text, value);
         self.end(name);
     }
 
-    fn add(&mut self, text: fmt::Arguments<'_>) {
-        self.text.write_fmt(text).expect("writing to a string cannot fail");
+    /// A limit by its name, with parameters.
+    fn add_item(&mut self, limit: &LimitVerdict, parameters: [(&str, u64); 2]) {
+        self.text.push('"');
+        if limit.of_several {
+            write!(self.text, "{}", limit.policy()).expect("writing to a string cannot fail");
+        } else {
+            self.text.push_str(limit.rule.id.as_str()); // as above, without formatting
+        }
+        self.text.push('"');
+        for (name, value) in parameters {
+            self.text.push_str(name);
+            push_number(&mut self.text, value);
+        }
     }
 
     fn end(&mut self, name: &'static str) {

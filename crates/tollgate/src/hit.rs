@@ -161,7 +161,7 @@ impl<'a> Hit<'a> {
     pub(crate) fn value(&self, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'_, str>> {
         let present = |text: &'_ str| !text.is_empty();
         match attribute {
-            Attribute::Ip => Some(Cow::Owned(address::group(self.ip?, ipv6_prefix).to_string())),
+            Attribute::Ip => Some(Cow::Owned(address::group(self.ip?, ipv6_prefix).text())),
             Attribute::User => normal::text(self.user.as_deref()?).map(Cow::Borrowed),
             Attribute::Email => {
                 Some(key::email(self.email.as_deref()?).into()).filter(|text: &Cow<'_, str>| present(text))

@@ -148,6 +148,7 @@ mod api;
 mod changes;
 mod codec;
 mod collections;
+mod decimal;
 mod prefetch;
 mod sampled_lru;
 mod stripes;

@@ -5,6 +5,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::headers::{Headers, merge_ratelimit};
 
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const X_REMAINING: &str = "x-ratelimit-remaining";
 
 pub fn merge_headers(response: &mut HeaderMap, ours: &Headers) {
@@ -13,13 +15,16 @@ pub fn merge_headers(response: &mut HeaderMap, ours: &Headers) {
     for (name, value) in ours.iter() {
         match name {
             "ratelimit-policy" => {
-                response.append(name, to_value(value));
+                response.append(RATELIMIT_POLICY, to_value(value));
             }
-            "ratelimit" if response.contains_key(name) => {
+            "ratelimit" if !response.contains_key(RATELIMIT) => {
+                response.insert(RATELIMIT, to_value(value));
+            }
+            "ratelimit" => {
                 let theirs: Vec<_> =
-                    response.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
+                    response.get_all(RATELIMIT).iter().filter_map(|line| line.to_str().ok()).collect();
                 let joined = merge_ratelimit(theirs, value);
-                response.insert(name, to_value(&joined));
+                response.insert(RATELIMIT, to_value(&joined));
             }
             name if name.starts_with("x-ratelimit-") && keep_theirs => {}
             "retry-after" if response.contains_key(name) => {}

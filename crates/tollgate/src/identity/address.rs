@@ -11,6 +11,8 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::decimal::ipv4_text;
+
 /// Maximum number of trusted networks; each hop is compared with all.
 pub const MAX_TRUSTED: usize = 1024;
 
@@ -19,6 +21,16 @@ pub const MAX_TRUSTED: usize = 1024;
 pub struct AddressGroup {
     address: IpAddr,
     prefix: Option<u8>,
+}
+
+impl AddressGroup {
+    /// As it is displayed.
+    pub(crate) fn text(&self) -> String {
+        match (self.address, self.prefix) {
+            (IpAddr::V4(ip), None) => ipv4_text(ip),
+            _ => self.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for AddressGroup {
