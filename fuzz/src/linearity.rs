@@ -1,5 +1,5 @@
 //! Inputs that are made to cost more than they should, in two sizes: double the input may cost at most 2.2 times the
-//! instructions.
+//! instructions; where a named bound ends the work, no more than before.
 //!
 //! A case makes its input outside of what is counted and returns the work to be counted. `tests/linearity.rs` runs all
 //! cases under callgrind (the binary `linearity`), so the result does not depend on how busy the machine is.
@@ -14,6 +14,9 @@ mod resp;
 mod stores;
 mod waiting;
 
+/// Between the name of a case and its bound, as the binary prints them.
+pub const BOUND_MARK: &str = " | ";
+
 /// What is counted.
 pub type Work = Box<dyn FnOnce()>;
 
@@ -21,7 +24,17 @@ pub struct Case {
     pub name: &'static str,
     /// The size of the smaller input, in bytes or so.
     pub size: usize,
+    pub growth: Growth,
     pub prepare: fn(size: usize) -> Work,
+}
+
+/// What twice the input costs.
+#[derive(Clone, Copy)]
+pub enum Growth {
+    /// Up to twice as much.
+    Linear,
+    /// As much as before: the rest is not read, because of this bound.
+    Bounded(&'static str),
 }
 
 /// All cases, in the order in which they run.
@@ -42,7 +55,11 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
 }
 
 const fn case(name: &'static str, size: usize, prepare: fn(usize) -> Work) -> Case {
-    Case { name, size, prepare }
+    Case { name, size, growth: Growth::Linear, prepare }
+}
+
+const fn bounded(name: &'static str, bound: &'static str, size: usize, prepare: fn(usize) -> Work) -> Case {
+    Case { name, size, growth: Growth::Bounded(bound), prepare }
 }
 
 /// Repeats a part up to a size.

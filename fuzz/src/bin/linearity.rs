@@ -4,16 +4,19 @@
 
 #![allow(clippy::print_stdout)] // names, in the order of what is counted
 
-use tollgate_fuzz::linearity::{Case, Work, cases};
+use tollgate_fuzz::linearity::{BOUND_MARK, Case, Growth, Work, cases};
 
 fn main() {
     let part = std::env::args().nth(1).unwrap_or_default();
-    for Case { name, size, prepare } in cases().filter(|case| case.name.contains(&part)) {
+    for Case { name, size, growth, prepare } in cases().filter(|case| case.name.contains(&part)) {
         // What is done once, such as to begin a runtime, is not counted.
         prepare(size / 8)();
         linearity_measured(prepare(*size));
         linearity_measured(prepare(2 * size));
-        println!("{name}");
+        match growth {
+            Growth::Linear => println!("{name}"),
+            Growth::Bounded(bound) => println!("{name}{BOUND_MARK}{bound}"),
+        }
     }
 }
 

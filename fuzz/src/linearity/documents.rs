@@ -7,7 +7,7 @@ use tollgate::{Hit, Time};
 use tollgate_server::testing::{self, admin};
 use tollgate_stores::rules::for_each_rule;
 
-use super::{Case, Work, case, fill, numbered, work};
+use super::{Case, Work, bounded, case, fill, numbered, work};
 
 pub(super) const CASES: &[Case] = &[
     case("yaml: a map of many keys", SMALL, |size| read(numbered(size, |n| format!("k{n}: v\n")))),
@@ -23,15 +23,22 @@ pub(super) const CASES: &[Case] = &[
     case("yaml: quoted escapes", SMALL, |size| read(format!("a: \"{}\"", fill("\\u00e9\\\n  ", size)))),
     case("yaml: comments", SMALL, |size| read(fill("# c\n", size))),
     case("yaml: white space", SMALL, |size| read(fill(" ", size) + "a: b")),
-    case("yaml: open brackets", SMALL, |size| read(fill("[", size))),
-    case("yaml: open braces", SMALL, |size| read(fill("{a: ", size))),
+    bounded("yaml: open brackets", "MAX_DEPTH", SMALL, |size| read(fill("[", size))),
+    bounded("yaml: open braces", "MAX_DEPTH", SMALL, |size| read(fill("{a: ", size))),
     case("yaml: a flow list on one line", SMALL, |size| read(format!("[{}]", fill("a, ", size)))),
     case("yaml: a flow map on one line", SMALL, |size| {
         read(format!("{{{}}}", numbered(size, |n| format!("k{n}: v, "))))
     }),
-    case("yaml: question marks", SMALL, |size| read(fill("? ", size))),
-    case("yaml: colons", SMALL, |size| read(fill("a: ", size))),
-    case("yaml: possible keys", SMALL, |size| read(format!("[{}", fill("\"a\" ", size)))),
+    case("yaml: question marks", SMALL, |size| read(numbered(size, |n| format!("? k{n}\n: v\n")))),
+    bounded("yaml: nested question marks", "the first error", SMALL, |size| read(fill("? ", size))),
+    case("yaml: colons", SMALL, |size| read(format!("a: {}", fill("b:", size)))),
+    bounded("yaml: maps on one line", "one on a line", SMALL, |size| read(fill("a: ", size))),
+    case("yaml: possible keys", SMALL, |size| {
+        read(format!("[{}]", numbered(size, |n| format!("\"k{n}\": v, "))))
+    }),
+    bounded("yaml: texts without commas", "the first error", SMALL, |size| {
+        read(format!("[{}", fill("\"a\" ", size)))
+    }),
     case("yaml: indentation that grows", 4 << 10, |size| {
         let mut text = String::new();
         for depth in 0.. {
@@ -43,8 +50,13 @@ pub(super) const CASES: &[Case] = &[
         read(text)
     }),
     case("yaml: tags", SMALL, |size| read(fill("- !t x\n", size))),
-    case("yaml: directives", SMALL, |size| read(fill("%TAG ! a\n", size))),
-    case("yaml: documents", SMALL, |size| read(fill("---\na\n", size))),
+    case("yaml: directives", SMALL, |size| {
+        read(numbered(size, |n| format!("%TAG !t{n}! a\n")) + "---\na: b\n")
+    }),
+    bounded("yaml: directives of one handle", "the first error", SMALL, |size| {
+        read(fill("%TAG ! a\n", size))
+    }),
+    bounded("yaml: documents", "one document", SMALL, |size| read(fill("---\na\n", size))),
     case("json: a document on one line", SMALL, |size| {
         read(format!("{{\"a\":[{}1]}}", fill("{\"b\":\"c\"},", size)))
     }),

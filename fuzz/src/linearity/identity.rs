@@ -10,7 +10,7 @@ use tollgate::internal::{EngineCore, PolicySnapshot};
 use tollgate::{Hit, Time};
 use tollgate_server::testing;
 
-use super::{Case, Work, case, fill, numbered, work};
+use super::{Case, Work, bounded, case, fill, numbered, work};
 
 pub(super) const CASES: &[Case] = &[
     case("path: segments that climb", LARGE, |size| path(fill("/a/..", size))),
@@ -56,7 +56,7 @@ pub(super) const CASES: &[Case] = &[
             decide("json:email", &hit)
         })
     }),
-    case("forwarded: elements", LARGE, |size| {
+    bounded("forwarded: elements", "MAX_HOPS", LARGE, |size| {
         client(ForwardingHeader::Forwarded, fill("for=10.0.0.1, ", size))
     }),
     case("forwarded: quotes", LARGE, |size| client(ForwardingHeader::Forwarded, fill("\"", size))),
@@ -68,17 +68,21 @@ pub(super) const CASES: &[Case] = &[
         client(ForwardingHeader::Forwarded, format!("\"{}", fill(",", size)))
     }),
     case("forwarded: parameters", LARGE, |size| client(ForwardingHeader::Forwarded, fill("a=b;", size))),
-    case("addresses: many", LARGE, |size| client(ForwardingHeader::XForwardedFor, fill("10.0.0.1,", size))),
+    bounded("addresses: many", "MAX_HOPS", LARGE, |size| {
+        client(ForwardingHeader::XForwardedFor, fill("10.0.0.1,", size))
+    }),
     case("addresses: one long", LARGE, |size| client(ForwardingHeader::XForwardedFor, fill("1", size))),
     case("addresses: brackets", LARGE, |size| client(ForwardingHeader::XForwardedFor, fill("[", size))),
     case("key: parts", KEY, |size| key(numbered(size, |n| format!("attr:a{n}:v+")) + "ip:1.2.3.4")),
     case("key: one long value", KEY, |size| key(format!("user:{}", fill("%41", size)))),
     case("key: colons", KEY, |size| key(fill("header:", size))),
-    case("key: plus signs", KEY, |size| key(fill("+", size))),
+    bounded("key: plus signs", "the first empty part", KEY, |size| key(fill("+", size))),
     case("email: dots and plus signs", LARGE, |size| {
         work(fill("a.+", size) + "@b", |text| normal::email(text).is_some())
     }),
-    case("email: at signs", LARGE, |size| work(fill("@", size), |text| normal::email(text).is_some())),
+    bounded("email: at signs", "one at sign", LARGE, |size| {
+        work(fill("@", size), |text| normal::email(text).is_some())
+    }),
     case("email: letters that fold", LARGE, |size| {
         work(fill("İ", size), |text| normal::email(text).is_some())
     }),
@@ -93,7 +97,13 @@ pub(super) const CASES: &[Case] = &[
     case("jwt: a long header", TOKEN, |size| {
         token(format!("{{\"alg\":\"HS256\",\"a\":\"{}\"}}", fill("\\n", size)), "{}".to_owned())
     }),
-    case("jwt: dots", TOKEN, |size| work(fill(".", size), |text| testing::token_subject(text).is_some())),
+    bounded("jwt: dots", "three parts", TOKEN, |size| {
+        work(fill(".", size), |text| testing::token_subject(text).is_some())
+    }),
+    case("jwt: a long signature", TOKEN, |size| {
+        let token = testing::signed_token(b"{\"alg\":\"HS256\"}", b"{\"sub\":\"a\"}") + &fill("A", size);
+        work(token, |text| testing::token_subject(text).is_some())
+    }),
     case("receipt: charges", TOKEN, |size| {
         let charges = fill("[\"a\",\"x\",1,1,[1,1,0],[\"d\",[[\"ip\",\"1\",false]],0]],", size);
         let contents = format!(

@@ -19,11 +19,13 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("memcached: many short answers", LARGE, |size| memcached(fill("HD O1\r\n", size), 1 << 10)),
     case("memcached: many flags", 900, |size| memcached(format!("HD{}\r\n", fill(" x", size)), 2 << 10)),
-    case("values: a log of bans", LARGE, |size| {
-        work(fill("\u{1}", size), |text| violations::log_entry(text.as_bytes()))
+    case("values: an entry of the log of bans", 1_000, |size| {
+        let entry = violations::lift_entry(&format!("user:{}", fill("x", size)));
+        work(entry, |bytes| assert!(violations::log_entry(bytes).is_some()))
     }),
-    case("values: a record of a ban key", LARGE, |size| {
-        work(fill("\u{1}", size), |text| violations::record(text.as_bytes()))
+    // Of rules, of which a record has at most 64.
+    case("values: a record of a ban key", 30, |rules| {
+        work(ban_record(rules), |bytes| assert!(violations::record(bytes).is_some()))
     }),
     case("values: a tracked key", LARGE, |size| {
         let text = format!(
@@ -36,6 +38,20 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 const LARGE: usize = 32 << 10;
+
+/// A record with a hundred denials by each rule. All numbers are single bytes.
+fn ban_record(rules: usize) -> Vec<u8> {
+    const TIMES: u8 = 100;
+    const VERSION: u8 = 1;
+    // Strikes and times, two empty texts, no writers.
+    let mut bytes = vec![VERSION, 1, 1, 1, 1, 1, 1, 0, 0, 0];
+    bytes.push(u8::try_from(rules).expect("few rules"));
+    for _ in 0..rules {
+        bytes.extend([1, TIMES]);
+        bytes.extend([1, 1].repeat(TIMES.into()));
+    }
+    bytes
+}
 
 fn redis(bytes: String, piece: usize) -> Work {
     work(bytes, move |bytes| redis_replies(bytes.as_bytes(), piece).map(|replies| replies.len()))
