@@ -24,9 +24,9 @@ const MEMORY_BYTES: usize = 64 << 20;
 const DOMAIN: &str = "client";
 /// A window with at most this many requests is kept exactly.
 const MAX_LOGGED: u64 = 10_000;
-/// Limits in memory are counted by a clock that runs this much slower, as a fraction: a request that is delayed on its
-/// way, followed by one that is not, would otherwise arrive too early for the server.
-const SLOWER_BY: u32 = 50;
+/// Limits in memory are counted by a clock that is slower by one part in this many: a request that is delayed on its way,
+/// followed by one that is not, would otherwise arrive too early for the server.
+const SLOWDOWN_DIVISOR: u32 = 50;
 
 /// The limits as they are given.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ pub enum BudgetResult {
 }
 
 impl BudgetSpec {
-    /// A rule without a name for its limits keeps to them in every window, whatever the server counts by.
+    /// The algorithm, if none is chosen: exact in every window, wherever the server's windows begin.
     fn algorithm(&self) -> String {
         let default = || {
             let counts = self.limits.iter().filter_map(|limit| limit.split('/').next()?.trim().parse().ok());
@@ -247,7 +247,7 @@ impl BudgetClock {
         self.started_at
             + match self.pace {
                 Pace::Exact => elapsed,
-                Pace::Slower => elapsed - elapsed / SLOWER_BY,
+                Pace::Slower => elapsed - elapsed / SLOWDOWN_DIVISOR,
             }
     }
 
@@ -256,7 +256,7 @@ impl BudgetClock {
         match self.pace {
             Pace::Exact => duration,
             Pace::Slower if duration.is_zero() => duration,
-            Pace::Slower => duration + duration / (SLOWER_BY - 1) + Duration::from_nanos(2),
+            Pace::Slower => duration + duration / (SLOWDOWN_DIVISOR - 1) + Duration::from_nanos(2),
         }
     }
 }

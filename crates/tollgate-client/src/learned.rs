@@ -30,8 +30,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(60);
 /// How much is learned from a server.
 #[derive(Clone, Copy, Debug)]
 pub struct LearnSettings {
-    /// Whether the first call waits for its response before others are sent: only then is a limit that nobody stated
-    /// known before it is exceeded.
+    /// Whether the first call is sent alone, so that a limit is known from its response before others can exceed it.
     pub first_call: FirstCall,
     /// The longest wait that a response can cause.
     pub max_wait: Duration,

@@ -66,8 +66,8 @@ impl RequestAdmission {
             return RequestAdmission::Denied(limiter.map_denial(response));
         }
         let headers = headers(verdict, limiter.settings.headers);
-        let has_place = limiter.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
-        if !has_place && !UnsettledCharges::any_unsettled(verdict) {
+        let may_hold = limiter.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
+        if !may_hold && !UnsettledCharges::any_unsettled(verdict) {
             return RequestAdmission::Admitted(Admitted { headers, open: None });
         }
         RequestAdmission::with_charges(limiter, verdict, headers, decided_at, protocol)
@@ -114,7 +114,7 @@ impl RequestAdmission {
 
     /// Waits for the request's turn, if it is held.
     #[cfg(feature = "_store")]
-    pub(crate) async fn settled(self) -> Result<Admitted, Response<Bytes>> {
+    pub(crate) async fn wait_until_admitted(self) -> Result<Admitted, Response<Bytes>> {
         match self {
             RequestAdmission::Denied(response) => Err(response),
             RequestAdmission::Admitted(admitted) => Ok(admitted),

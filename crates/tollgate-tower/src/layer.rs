@@ -122,7 +122,7 @@ impl<S: Clone> RateLimitService<S> {
             let SharedDecision { parts, mut verdict, decided_at } =
                 StoreCall::new(&limiter, shared, parts).await;
             let admission = RequestAdmission::of(&limiter, &mut verdict, decided_at, protocol);
-            (parts, admission.settled().await)
+            (parts, admission.wait_until_admitted().await)
         });
         LimitedFuture::waiting(admission, self.take_ready(), body)
     }

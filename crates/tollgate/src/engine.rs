@@ -1,8 +1,8 @@
 //! The engine: decides hits.
 //!
-//! Begin (plan), charge, finish (conclude and record): `begin` and `finish` are pure and written once; the
-//! charge is made in memory at once, or in a central store and awaited (`central`). The engine owns the policy in force, the memory store, the bans and the statistics; it
-//! reads no clock and does no I/O.
+//! Begin (plan), charge, finish (conclude, then record). The charge is made in memory at once, or in a central store and
+//! awaited (`central`); planning and concluding are pure and written once. The engine owns the policy in force, the
+//! memory store, the bans and the statistics; it reads no clock and does no I/O.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -143,7 +143,7 @@ impl PolicySnapshot {
         }
     }
 
-    /// Out of line: what is the same for all rules would be computed before the first, at a higher cost.
+    /// Not inlined: the compiler would hoist what is the same for all rules, which costs requests with one rule more.
     #[inline(never)]
     fn plan_rule<'p>(
         &'p self,

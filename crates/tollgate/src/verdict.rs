@@ -165,7 +165,7 @@ impl fmt::Display for PolicyName<'_> {
     }
 }
 
-/// What the enforced limits of a verdict, some, all or none of them, decide.
+/// The decision of the enforced limits that were added so far.
 #[derive(Default)]
 pub(crate) struct VerdictSummary {
     least_left: Option<(usize, u64)>,

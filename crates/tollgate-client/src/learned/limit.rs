@@ -1,10 +1,9 @@
 //! One limit of a server, as far as its responses have shown it.
 //!
-//! The *credit* is what the server said remains, less the calls since. More is known
-//! - of a window that only this client uses: the quota less its own calls in the window;
-//! - of a limit that was seen to refill continuously: what its rate has added since.
-//!
-//! Otherwise nothing comes back before the stated reset.
+//! The *credit* is what the server said remains, less the calls since. Nothing is added to it before the stated reset,
+//! with two exceptions:
+//! - a window that only this client uses: the credit is the quota less the client's own calls in the window;
+//! - a limit that was seen to refill continuously: its rate is added as time passes.
 //!
 //! To see whether a limit refills continuously, a few calls are spaced while there is credit left: of fast limits, where
 //! waiting for a window costs a part of the rate, and of buckets that state less than their quota when they are full.
@@ -28,7 +27,7 @@ const MAX_PROBE_SPACING: Duration = Duration::from_secs(5);
 const MAX_PROBES: u32 = 6;
 /// After this many refusals, others are assumed to use the quota, too.
 const MAX_SOLE_REFUSALS: u32 = 3;
-/// A refusal outweighs this many of them.
+/// Observations of a continuous refill that one refusal cancels.
 const REFUSAL_WEIGHT: i32 = 8;
 
 #[derive(Debug)]
@@ -271,8 +270,8 @@ impl LearnedLimit {
         self.refill_observations >= REFILL_OBSERVATIONS
     }
 
-    /// Compares a statement with the one before it, if this call alone lies between them. What came back in spite of it is
-    /// little by a continuous refill, and everything by a new window.
+    /// Compares a statement with the one before it, if this call alone lies between them: a continuous refill adds a
+    /// little in that time, a new window restores the whole quota.
     fn observe_refill(&mut self, remaining: u64, traffic: &Traffic, now: Instant) {
         let Some((quota, window)) = self.window() else { return };
         let expected = self.refill(quota, window, now);

@@ -121,8 +121,8 @@ pub async fn route(admin: Arc<Admin>, request: Request<Incoming>) -> Result<Admi
     let takes =
         |route: &AdminRoute| route.methods.split(", ").any(|method| method == request.method().as_str());
     let Some((route, name)) = there.iter().find(|(route, _)| takes(route)) else {
-        let anybody = there.iter().any(|(route, _)| route.role.is_none());
-        if !anybody {
+        let is_public = there.iter().any(|(route, _)| route.role.is_none());
+        if !is_public {
             admin.authorize(&request, Role::Read)?;
         }
         let allow: Vec<_> = there.iter().map(|(route, _)| route.methods).collect();

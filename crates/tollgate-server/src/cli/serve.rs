@@ -115,7 +115,7 @@ fn raise_file_limit() {
     }
 }
 
-/// The runtime of everything except the proxy's workers.
+/// The runtime of everything except workers.
 pub fn runtime() -> Result<Runtime, Exit> {
     let built = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     built.map_err(|error| {

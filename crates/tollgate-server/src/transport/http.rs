@@ -39,7 +39,7 @@ pub const ROUTES: [(&str, &str); 4] = [
     ("GET", "/v1/request-allowed"),
 ];
 
-/// Paths whose callers pass on the Host and Origin of another client's request.
+/// Paths, not served yet, whose callers pass on the Host and Origin of another client's request.
 const ANY_ORIGIN: [&str; 2] = ["/v1/forward-auth", "/json"];
 
 /// Which callers are served.

@@ -7,7 +7,7 @@ use crate::document::{self, MapReader, Problem, Problems};
 use crate::engine::MemorySettings;
 use crate::policy::{PolicyParts, PolicySnapshot, Settings};
 
-/// Settings that do not change a decision. A test of the server compares both lists of settings.
+/// Settings of the server's listeners, stores and logs. A test of the server compares both lists of settings.
 pub const SETTINGS_OF_THE_SERVER: [&str; 21] = [
     "audit",
     "compat",

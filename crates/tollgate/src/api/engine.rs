@@ -26,7 +26,8 @@ use crate::time::Clock;
 /// # Ok::<(), tollgate::EngineError>(())
 /// ```
 ///
-/// It can be shared between threads; no method takes a lock on the way of a known key.
+/// It can be shared between threads: `check` takes no lock for a known key, unless the state of its algorithm is too large
+/// for a slot (logs, compacted logs, tiered windows).
 pub struct Engine {
     core: EngineCore,
     clock: Clock,
@@ -118,7 +119,7 @@ impl EngineBuilder {
         Ok(Engine { core, clock: self.clock, memory_bytes })
     }
 
-    /// Fails if a limit of the policy or the memory itself cannot be had.
+    /// Fails if a limit of the policy does not fit the memory, or the memory cannot be allocated.
     fn setup(&self, policy: &Policy) -> Result<EngineSetup, EngineError> {
         let default = EngineSetup::default();
         let setup = EngineSetup {

@@ -190,13 +190,13 @@ impl Outbox {
         self.reschedule(delta, WriteOutcome::Unknown);
     }
 
-    fn reschedule(&self, delta: &Delta, fate: WriteOutcome) {
+    fn reschedule(&self, delta: &Delta, outcome: WriteOutcome) {
         let mut shard = self.shard(delta.key);
         let Some(entry) = shard.entries.get_mut(&delta.key).filter(|entry| entry.number == delta.entry)
         else {
             return; // removed meanwhile
         };
-        match fate {
+        match outcome {
             WriteOutcome::Written => {
                 entry.failures = 0;
                 entry.sent.iter_mut().for_each(|sent| sent.is_acknowledged = true);

@@ -362,7 +362,7 @@ impl ConnectionContext {
     fn prepare(&self, request: &mut ProxiedRequest) -> Option<HeaderValue> {
         let ProxiedRequest { parts, host, upload, upgrade, route, .. } = request;
         let protocol = upgrade.take();
-        // A third party's API is not told who calls.
+        // The API of a third party does not receive the addresses of callers.
         if self.proxy.egress.is_none() {
             self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
         }

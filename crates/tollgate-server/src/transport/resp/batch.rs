@@ -81,8 +81,8 @@ impl<'a> CommandBatch<'a> {
 }
 
 async fn run_throttle(session: &mut RespSession<'_>, call: &ThrottleCall<'_>, counter: ThrottleCounter) {
-    if !session.is_authorized() {
-        return;
+    if !session.is_authenticated() {
+        return session.reject_unauthenticated();
     }
     let gate = &session.server.gate;
     let key = session.caller_key(call.key);
@@ -94,30 +94,26 @@ async fn run_throttle(session: &mut RespSession<'_>, call: &ThrottleCall<'_>, co
 
 /// Decides checks of the same mode together.
 async fn run_checks(session: &mut RespSession<'_>, checks: &[Check<'_>]) {
+    if !session.is_authenticated() {
+        return checks.iter().for_each(|_| session.reject_unauthenticated());
+    }
     let gate = &session.server.gate;
     let snapshot = gate.snapshot();
     let now = gate.now();
     let hits: Vec<_> = checks.iter().map(|check| snapshot.identify(check.hit.clone(), now)).collect();
     let verdicts = match checks.first().map(|check| check.mode) {
-        Some(DecisionMode::Check) if session.is_authenticated() => {
-            gate.check_batch(&snapshot, &hits, now).await
-        }
-        Some(DecisionMode::Peek) if session.is_authenticated() => {
-            gate.peek_batch(&snapshot, &hits, now).await
-        }
-        _ => Vec::new(),
+        Some(DecisionMode::Check) => gate.check_batch(&snapshot, &hits, now).await,
+        Some(DecisionMode::Peek) => gate.peek_batch(&snapshot, &hits, now).await,
+        None => Vec::new(),
     };
     for verdict in &verdicts {
         write_verdict(&mut session.replies, verdict);
     }
-    for _ in verdicts.len()..checks.len() {
-        session.is_authorized();
-    }
 }
 
 async fn run_del(session: &mut RespSession<'_>, keys: &[&[u8]]) {
-    if !session.is_authorized() {
-        return;
+    if !session.is_authenticated() {
+        return session.reject_unauthenticated();
     }
     let gate = &session.server.gate;
     let mut removed = 0;

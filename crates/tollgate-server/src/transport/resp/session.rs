@@ -45,20 +45,16 @@ impl<'s> RespSession<'s> {
         self.is_authenticated
     }
 
-    /// Whether decisions are allowed; writes the error if they are not.
-    pub fn is_authorized(&mut self) -> bool {
-        if !self.is_authenticated {
-            self.replies.error(NO_AUTH);
-        }
-        self.is_authenticated
+    pub fn reject_unauthenticated(&mut self) {
+        self.replies.error(NO_AUTH);
     }
 
-    /// Replies to a command; those that remove counters are not for here.
+    /// Replies to a command that needs no counter.
     pub fn reply(&mut self, command: &Command<'_>) {
         let is_open =
             matches!(command, Command::Auth(_) | Command::Hello { .. } | Command::Quit | Command::Reset);
-        if !is_open && !self.is_authorized() {
-            return;
+        if !is_open && !self.is_authenticated {
+            return self.reject_unauthenticated();
         }
         match command {
             Command::Ping(None) => self.replies.simple("PONG"),

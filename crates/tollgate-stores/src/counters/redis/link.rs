@@ -49,7 +49,7 @@ struct RedisLinkShared {
 }
 
 impl RedisLink {
-    /// Maintains a connection until drop; `in_trouble` is notified when the server may be unreachable.
+    /// Maintains a connection until drop; `suspected` is notified when the server may be unreachable.
     pub(super) fn open(
         discovery: RedisDiscovery,
         options: RedisConnectOptions,

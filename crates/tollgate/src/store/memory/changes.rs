@@ -43,7 +43,7 @@ impl ChangedLines {
         }
     }
 
-    /// Takes the changed lines of a word of the bit set, has them read, and clears them before that.
+    /// Clears a word of the bit set, then calls `read` with the bits that it had.
     pub(super) fn take_and_read(&self, word: usize, read: impl FnOnce(u64)) {
         #[cfg(shuttle)]
         if seeded::is(seeded::CLEAR_LATE) {

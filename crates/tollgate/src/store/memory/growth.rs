@@ -15,8 +15,8 @@ const MAX_LOAD: (usize, usize) = (4, 5);
 /// lines would hardly help.
 const MIN_LOAD: (usize, usize) = (1, 4);
 
-/// The lines that may still be visited to find a slot for one new key. Small tables need some growth now and then: five
-/// keys of which both lines are the same one find room when that line is split, and lines are split in turn.
+/// The lines that may still be visited to find a slot for one new key. Small tables may have to grow
+/// early: five keys whose two candidate lines coincide need that line to be split, and lines are split in turn.
 pub(super) struct GrowthBudget(usize);
 
 /// The lines that a growth visits at the most: two, and those that their entries may move to.

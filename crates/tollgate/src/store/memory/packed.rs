@@ -113,9 +113,11 @@ impl Class {
 }
 
 impl ClassSummary {
-    /// Runs an operation on a packed state. `None` if the new state does not fit, was not written under this quota, or
-    /// is in the future, or if the limit was changed since and denies: the slow path must then store the state under
-    /// the current class, or eviction would underestimate its used fraction.
+    /// Runs an operation on a packed state. `None` if the slow path has to run it:
+    /// - the state was not written under this quota, or is in the future;
+    /// - the new state does not fit;
+    /// - the limit was changed since and denies: the state must be stored under the current class, or eviction would
+    ///   underestimate its used fraction.
     #[inline]
     pub(crate) fn run(self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         let run = self.layout.run(word, op)?;
