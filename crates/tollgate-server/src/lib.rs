@@ -9,6 +9,7 @@ mod admin;
 mod allocator;
 mod assemble;
 mod caller_auth;
+mod check_bounds;
 mod cli;
 mod client;
 mod config;

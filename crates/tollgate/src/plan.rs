@@ -397,8 +397,8 @@ impl<'p, 'v> Plan<'p, 'v> {
             before = Some(planned.rule);
             for limit in planned.reported_limits() {
                 let result = match planned.key_denial {
-                    Some(_) => LimitResult::Denied,
-                    None => outcomes.next().flatten().map_or(LimitResult::Skipped, LimitResult::Outcome),
+                    Some(_) => PlannedResult::Denied,
+                    None => outcomes.next().flatten().map_or(PlannedResult::Skipped, PlannedResult::Outcome),
                 };
                 // SAFETY: `PolicySnapshot::plan` plans rules of its own policy, and the verdict has an owner of them.
                 unsafe { self.verdict.push_limit(|| planned.verdict(limit, repeated, result)) };
@@ -444,7 +444,7 @@ impl<'p, 'v> Plan<'p, 'v> {
 }
 
 /// The result of a planned limit.
-enum LimitResult<'o> {
+enum PlannedResult<'o> {
     /// The rule denies without counting.
     Denied,
     /// The counter was unavailable.
@@ -459,10 +459,10 @@ impl<'p> PlannedRule<'p> {
     ///
     /// It is added to a verdict that has an owner of the rule.
     #[inline(always)]
-    unsafe fn verdict(&self, limit: &RuleLimit, repeated: bool, result: LimitResult<'_>) -> LimitVerdict {
+    unsafe fn verdict(&self, limit: &RuleLimit, repeated: bool, result: PlannedResult<'_>) -> LimitVerdict {
         let outcome = match result {
-            LimitResult::Outcome(outcome) => outcome,
-            LimitResult::Denied | LimitResult::Skipped => &LimitOutcome::PENDING,
+            PlannedResult::Outcome(outcome) => outcome,
+            PlannedResult::Denied | PlannedResult::Skipped => &LimitOutcome::PENDING,
         };
         LimitVerdict {
             // SAFETY: as above.
@@ -470,11 +470,11 @@ impl<'p> PlannedRule<'p> {
             limit: limit.limit,
             mode: self.mode,
             of_several: self.limits.len() > 1,
-            allowed: outcome.decision.is_allowed() && !matches!(result, LimitResult::Denied),
+            allowed: outcome.decision.is_allowed() && !matches!(result, PlannedResult::Denied),
             unkeyed: self.key_denial.is_some(),
             ambiguous: self.key_denial == Some(KeyDenial::AmbiguousKey),
             repeated,
-            skipped: matches!(result, LimitResult::Skipped),
+            skipped: matches!(result, PlannedResult::Skipped),
             remaining: outcome.remaining,
             retry_after: outcome.decision.retry_after(),
             reset_after: outcome.reset_after,

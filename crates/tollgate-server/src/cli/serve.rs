@@ -133,14 +133,16 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let ServeContext { gate, proxy, tokens, watched, state, lock } = served;
         let tokens = tokens.map(Arc::new);
         if tokens.as_ref().is_some_and(|tokens| !tokens.has_admin()) && config.listen.admin.is_some() {
-            tracing::warn!("no token has a role for the admin API (read, operate or admin): all its callers are refused");
+            tracing::warn!(
+                "no token has a role for the admin API (read, operate or admin): all its callers are refused"
+            );
         }
         open_central(&gate, config)?;
         let follower = open_rules_follower(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = BoundSocket::at("http", config.listen.http)?;
-        let resp = resp_socket(&config.listen)?;
+        let resp = unless_busy(BoundSocket::at("resp", config.listen.resp), &config.listen)?;
         let admin = BoundSocket::at("admin", config.listen.admin)?;
         let proxied = BoundSocket::at("proxy", config.listen.proxy)?;
         if let Some(lock) = &lock {
@@ -158,7 +160,11 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         }
         let first_rules = async {
             if let Some(follower) = follower {
-                servers.spawn(rules_follower::follow(Arc::clone(&follower), Arc::clone(&gate), shutdown.clone()));
+                servers.spawn(rules_follower::follow(
+                    Arc::clone(&follower),
+                    Arc::clone(&gate),
+                    shutdown.clone(),
+                ));
                 follower.wait_for_first_rules().await;
             }
             servers.spawn(fleet_bans::run(Arc::clone(&gate), shutdown.clone()));
@@ -179,21 +185,22 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         if let Some(listener) = http.map(BoundSocket::listen).transpose()? {
             let access = CallerAccess::new(listener.local_addr()?, tokens.clone());
             if matches!(access.allowed_callers, AllowedCallers::Anyone) {
-                tracing::warn!(
-                    "http can be reached from outside and requires no token: any client can use up the limits of others; \
-                     put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
-                );
+                warn_of_open_listener("http");
             }
             let shares = per_address(&gate, "http", config);
-            servers.spawn(serve_http(listener, shares, shutdown.clone(), Arc::clone(&gate), Arc::new(access)));
+            servers.spawn(serve_http(
+                listener,
+                shares,
+                shutdown.clone(),
+                Arc::clone(&gate),
+                Arc::new(access),
+            ));
         }
-        if let Some(listener) = resp.map(BoundSocket::listen).transpose()? {
+        // Of several nodes that have bound the default port, one can listen on it.
+        if let Some(listener) = unless_busy(resp.map(BoundSocket::listen).transpose(), &config.listen)? {
             let server = RespServer::new(Arc::clone(&gate), tokens);
             if server.is_open_at(listener.local_addr()?) {
-                tracing::warn!(
-                    "resp can be reached from outside and requires no token: any client can use up the limits of others; \
-                     put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
-                );
+                warn_of_open_listener("resp");
             }
             let shares = per_address(&gate, "resp", config);
             servers.spawn(resp::serve(Arc::new(server), listener, shares, shutdown.clone()));
@@ -262,18 +269,24 @@ impl Saved {
     }
 }
 
+fn warn_of_open_listener(name: &str) {
+    tracing::warn!(
+        "{name} can be reached from outside and requires no token: any client can use up the limits of others; \
+         put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS"
+    );
+}
+
 /// The socket of `resp`; `None` if another process has the default port.
-fn resp_socket(listen: &Listen) -> anyhow::Result<Option<BoundSocket>> {
-    let bound = BoundSocket::at("resp", listen.resp);
+fn unless_busy<T>(opened: anyhow::Result<Option<T>>, listen: &Listen) -> anyhow::Result<Option<T>> {
     let is_busy = |error: &anyhow::Error| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
-    match bound {
+    match opened {
         Err(error) if !listen.is_resp_configured && is_busy(&error) => {
             tracing::warn!("{error:#}: resp is off; set listen.resp to another address, or to off");
             Ok(None)
         }
-        bound => bound,
+        opened => opened,
     }
 }
 

@@ -8,14 +8,11 @@ use tollgate::internal::identity::address::parse_ip;
 use tollgate::internal::identity::{FieldSource, normal};
 use tollgate::internal::request::fields;
 
+use crate::check_bounds::{MAX_COST, MAX_PATH_BYTES, MAX_VALUE_BYTES};
 use crate::json_body::{self, JsonObject, shorten};
 use crate::response::ProblemDetails;
 
-/// Longer values are rejected.
-const MAX_VALUE_BYTES: usize = 4_096;
-const MAX_PATH_BYTES: usize = 16 << 10;
 const MAX_FIELDS: usize = 256;
-const MAX_COST: u64 = 1_000_000_000;
 
 /// A null is the same as an absent field.
 #[derive(Deserialize, Default)]

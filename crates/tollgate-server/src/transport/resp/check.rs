@@ -9,12 +9,9 @@ use tollgate::internal::identity::{Attribute, FieldSource, normal};
 
 use super::frame::Args;
 use super::reply::Replies;
+use crate::check_bounds::{MAX_COST, MAX_PATH_BYTES, MAX_VALUE_BYTES};
 use crate::response::millis;
 
-/// Longer values are rejected, as in the decision API.
-const MAX_VALUE_BYTES: usize = 4_096;
-const MAX_PATH_BYTES: usize = 16 << 10;
-const MAX_COST: u64 = 1_000_000_000;
 const USAGE: &str = "use TOLLGATE.CHECK attribute value [attribute value ...] [COST n] [PEEK]";
 
 pub struct Check<'a> {

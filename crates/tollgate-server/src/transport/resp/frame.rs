@@ -90,8 +90,7 @@ impl Parser {
                 Some(b'*') => {}
                 Some(_) => return self.parse_inline(bytes),
             }
-            let Some(length) = self.length(bytes)? else { return Ok(None) };
-            let length = length.ok_or(ProtocolError::ArrayLength)?;
+            let Some(length) = self.length(bytes, ProtocolError::ArrayLength)? else { return Ok(None) };
             // A null array is an empty one.
             let count = usize::try_from(length.max(0)).map_err(|_| ProtocolError::ArrayLength)?;
             if count > MAX_ARGS {
@@ -117,9 +116,8 @@ impl Parser {
                     Some(b'$') => {}
                     Some(other) => return Err(ProtocolError::NotBulk(*other)),
                 }
-                let Some(length) = self.length(bytes)? else { return Ok(false) };
-                let length = length.and_then(|length| usize::try_from(length).ok());
-                let length = length.ok_or(ProtocolError::BulkLength)?;
+                let Some(length) = self.length(bytes, ProtocolError::BulkLength)? else { return Ok(false) };
+                let length = usize::try_from(length).map_err(|_| ProtocolError::BulkLength)?;
                 if length > MAX_ARG_BYTES {
                     return Err(ProtocolError::ArgTooLong);
                 }
@@ -143,19 +141,18 @@ impl Parser {
         Ok(true)
     }
 
-    /// The number of a line such as `*3`, and whether the line is complete; `Some(None)` if it is not a number.
-    fn length(&mut self, bytes: &[u8]) -> Result<Option<Option<i64>>, ProtocolError> {
+    /// The number of a line such as `*3`, once the line is complete; `invalid` if it is not such a line.
+    fn length(&mut self, bytes: &[u8], invalid: ProtocolError) -> Result<Option<i64>, ProtocolError> {
         let start = self.position + 1;
         let end = self.line_end(bytes);
         if end.unwrap_or(bytes.len()) - self.position > MAX_LENGTH_LINE {
-            let is_array = self.missing.is_none();
-            return Err(if is_array { ProtocolError::ArrayLength } else { ProtocolError::BulkLength });
+            return Err(invalid);
         }
         let Some(end) = end else { return Ok(None) };
         let line = bytes[start..end].strip_suffix(b"\r");
         self.position = end + 1;
         self.searched = self.position;
-        Ok(Some(line.and_then(parse_integer)))
+        line.and_then(parse_integer).map(Some).ok_or(invalid)
     }
 
     /// The index of the line's `\n`.
