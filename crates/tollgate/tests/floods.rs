@@ -247,6 +247,19 @@ fn a_state_that_outgrows_its_slot_in_a_full_slab_stays_limited() {
     assert!(passed <= 300_000, "{passed} passed");
 }
 
+/// A window's counter does not depend on its number, so a packed state can meet a limit that it cannot hold.
+#[test]
+fn a_packed_state_whose_limit_was_raised_outgrows_its_slot_and_stays_limited() {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let mut now = NOW;
+    assert!(passes(&store, "busy", quota("20000/m", Shape::SlidingCounter), now));
+    // Keys at their limit, which do not give way.
+    flood(&store, quota("1/d", FIRST_HIT), 1, 0..2 * WIDE_FLOOD, &mut now, MICROSECOND);
+    let raised = quota("300000/m", Shape::SlidingCounter);
+    let passed = (0..150).filter(|_| hit(&store, "busy", raised, 4_000, now)).count() * 4_000;
+    assert!((20_000..=300_000).contains(&passed), "{passed} passed");
+}
+
 /// States grow while the slab is full of keys that do not give way.
 #[test]
 fn a_state_that_cannot_grow_is_coarsened_and_stays_limited() {
