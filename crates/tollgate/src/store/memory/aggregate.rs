@@ -220,6 +220,17 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_restarts_when_its_last_charge_has_expired_and_no_earlier() {
+        let mut aggregate = AggregateCells::default();
+        let limit = quota(5);
+        assert_eq!(drain(&mut aggregate, &limit, NOW), 5);
+        let wait = aggregate.peek(&limit, 1, NOW).expect_err("it is full");
+        assert_eq!(drain(&mut aggregate, &limit, NOW + (wait - Duration::from_nanos(1))), 0);
+        assert_eq!(drain(&mut aggregate, &limit, NOW + wait), 5);
+        assert_eq!(drain(&mut aggregate, &limit, NOW + wait), 0);
+    }
+
+    #[test]
     fn limits_without_a_cell_of_their_own_share_one() {
         let mut aggregate = AggregateCells::default();
         for n in 0..MAX_LIMITS {
