@@ -44,7 +44,7 @@ async fn a_wrong_password_is_reported() {
     let from_file = format!("{}?password_file={}", at("me@"), password.display());
     check_error(&from_file, "WRONGPASS").await;
     folder.write("password", "mine\n");
-    hit(&ready(&from_file).await, &own("login", "file", five()))
+    hit(&ready(&from_file).await, &own("login", "user:file", five()))
         .await
         .expect("the file has the password now");
     std::fs::remove_file(&password).expect("the file exists");
