@@ -5,17 +5,17 @@ use tollgate_server::testing::resp::commands;
 use super::{Case, Work, case, fill};
 
 pub(super) const CASES: &[Case] = &[
-    case("resp pipeline", 64 << 10, |size| stream(fill("*1\r\n$4\r\nPING\r\n", size), usize::MAX >> 1)),
-    case("resp pipeline, byte by byte", 16 << 10, |size| stream(fill("*1\r\n$4\r\nPING\r\n", size), 1)),
-    case("resp arguments, byte by byte", 4 << 10, |size| {
+    case("resp: pipeline", 64 << 10, |size| stream(fill("*1\r\n$4\r\nPING\r\n", size), usize::MAX >> 1)),
+    case("resp: pipeline, byte by byte", 16 << 10, |size| stream(fill("*1\r\n$4\r\nPING\r\n", size), 1)),
+    case("resp: arguments, byte by byte", 3 << 10, |size| {
         let args = size / "$1\r\na\r\n".len();
         stream(format!("*{args}\r\n{}", "$1\r\na\r\n".repeat(args)), 1)
     }),
-    case("resp argument, byte by byte", 16 << 10, |size| {
+    case("resp: argument, byte by byte", 16 << 10, |size| {
         stream(format!("*1\r\n${size}\r\n{}\r\n", "x".repeat(size)), 1)
     }),
-    case("resp inline, byte by byte", 4 << 10, |size| stream(format!("{}\r\n", fill("ab ", size)), 1)),
-    case("resp inline quotes", 4 << 10, |size| stream(format!("ping \"{}\"\r\n", fill("\\x41", size)), 1)),
+    case("resp: inline, byte by byte", 4 << 10, |size| stream(format!("{}\r\n", fill("abcdefgh ", size)), 1)),
+    case("resp: inline quotes", 4 << 10, |size| stream(format!("ping \"{}\"\r\n", fill("\\x41", size)), 1)),
 ];
 
 fn stream(bytes: String, piece: usize) -> Work {
