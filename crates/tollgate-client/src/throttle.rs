@@ -167,7 +167,7 @@ impl Inner {
         }
     }
 
-    /// The error of a call whose turn did not come: its turn is after that of the first in the queue.
+    /// The error of a call that was not sent in time: it is sent after the first in the queue.
     fn too_late(&self, state: &KeyState) -> ThrottleError {
         let now = Instant::now();
         let first_due = state.first_due().filter(|due| *due > now);

@@ -52,7 +52,7 @@ impl<S> Layer<S> for ThrottleLayer {
     }
 }
 
-/// A service whose calls wait for their turn.
+/// A service that sends each call once the limits allow it.
 #[derive(Clone, Debug)]
 pub struct ThrottleService<S> {
     inner: S,

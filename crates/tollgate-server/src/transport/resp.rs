@@ -32,10 +32,8 @@ use batch::CommandBatch;
 use frame::Parser;
 use session::RespSession;
 
-/// Bytes of one read.
+/// Bytes of one read. A larger buffer, of input or replies, is freed when the connection becomes idle.
 const READ_BYTES: usize = 16 << 10;
-/// A larger buffer is freed when the connection becomes idle.
-const KEPT_BYTES: usize = 32 << 10;
 /// Replies are sent once they have this many bytes, before further commands are decided.
 const MAX_REPLY_BYTES: usize = 64 << 10;
 
@@ -119,7 +117,7 @@ async fn serve_client(server: &RespServer, mut stream: TcpStream, peer: SocketAd
             return;
         }
         input.drain(..used);
-        if input.is_empty() && input.capacity() > KEPT_BYTES {
+        if input.is_empty() && input.capacity() > READ_BYTES {
             input = Vec::with_capacity(READ_BYTES);
         }
     }
@@ -199,7 +197,7 @@ async fn send(stream: &mut TcpStream, session: &mut RespSession<'_>) -> std::io:
         timeout(WRITE_TIMEOUT, rest).await.unwrap_or(Err(std::io::ErrorKind::TimedOut.into()))?;
     }
     replies.clear();
-    if replies.capacity() > 2 * MAX_REPLY_BYTES {
+    if replies.capacity() > READ_BYTES {
         *replies = Vec::new();
     }
     Ok(())

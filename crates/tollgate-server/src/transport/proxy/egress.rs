@@ -25,7 +25,7 @@ const REFERENCES: [HeaderName; 2] = [LOCATION, CONTENT_LOCATION];
 pub struct Egress {
     pub throttle: Throttle,
     pub api: UpstreamAddress,
-    /// The header by whose value calls are counted; all together without one.
+    /// The header that calls are counted by; without one they are counted together.
     pub key: Option<HeaderName>,
     pub callers: EgressCallers,
     pub failures: LogLimiter,
@@ -107,8 +107,7 @@ impl Egress {
         String::from_utf8_lossy(&values.join(&b", "[..])).into_owned()
     }
 
-    /// The callers are the operator's own programs, so they
-    /// are told the cause.
+    /// The callers are the operator's own programs, so the response has the cause.
     fn explain(&self, failure: ForwardError) -> ProblemDetails {
         let cause = match &failure {
             ForwardError::Unreachable(cause) => Some(format!("{} cannot be reached: {cause}", self.api)),

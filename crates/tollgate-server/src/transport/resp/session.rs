@@ -205,5 +205,5 @@ impl<'s> RespSession<'s> {
     }
 }
 
-/// The Redis whose protocol this is; clients compare it.
+/// The version of Redis that clients see; some compare it.
 const REDIS_VERSION: &str = "7.4.0";
