@@ -19,6 +19,7 @@ mod memory_full;
 mod proxy;
 mod reload;
 mod resp;
+mod resp_clients;
 mod restart;
 mod rules_db;
 mod settle;

@@ -1,4 +1,4 @@
-//! The Redis protocol, from outside: raw bytes, and the clients that people use.
+//! The Redis protocol, from outside, as raw bytes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate_testkit::servers::memcached::Memcached;
 use tollgate_testkit::servers::redis::{Make, Redis};
-use tollgate_testkit::{Folder, Server, not_run};
+use tollgate_testkit::{Folder, Server};
 
 /// A client that sends bytes and reads the replies to them.
 struct RespClient(TcpStream);
@@ -63,6 +63,8 @@ fn throttle_answers_as_redis_cell_does() {
     client.expect("CL.THROTTLE large 5 30 60 7", &throttled([1, 6, 6, -1, 0]));
     // One state whatever the figures: 32 seconds are a third of a capacity of 96.
     client.expect("CL.THROTTLE user 15 10 60 1", &throttled([0, 16, 9, -1, 38]));
+    // A peek with figures whose capacity is exceeded is limited: 38 seconds of 6.
+    client.expect("CL.THROTTLE user 2 30 60 0", &throttled([1, 3, 0, 32, 38]));
     client.expect("SELECT 1", "+OK\r\n");
     client.expect("CL.THROTTLE user 15 30 60 0", &throttled([0, 16, 16, -1, 0]));
     client.expect("SELECT 0", "+OK\r\n");
@@ -218,41 +220,4 @@ fn throttles_are_counted_in_the_central_store() {
         clients[0].expect("DEL shared", ":1\r\n");
         clients[1].expect("CL.THROTTLE shared 9 10 864000 0", &throttled([0, 10, 10, -1, 0]));
     }
-}
-
-#[test]
-fn redis_cli_and_redis_benchmark_work_as_with_redis() {
-    if Make::Redis.find("redis-cli against Tollgate").is_none() {
-        return;
-    }
-    let server = Server::start("rules: []");
-    let port = server.resp.port().to_string();
-    let run = |program: &str, args: &[&str]| {
-        let ran = Command::new(program).args(["-p", &port]).args(args).output();
-        ran.map(|ran| String::from_utf8_lossy(&ran.stdout).into_owned())
-    };
-    let Ok(reply) = run("redis-cli", &["CL.THROTTLE", "a", "15", "30", "60", "1"]) else {
-        return not_run("redis-cli", "it is not installed");
-    };
-    assert_eq!(reply, "0\n16\n15\n-1\n2\n");
-    let hello = run("redis-cli", &["-3", "HELLO"]).expect("it runs");
-    assert!(hello.contains("tollgate"), "{hello}");
-    let load = [
-        "-n",
-        "5000",
-        "-c",
-        "20",
-        "-P",
-        "8",
-        "-r",
-        "100",
-        "--csv",
-        "CL.THROTTLE",
-        "k:__rand_int__",
-        "9",
-        "10",
-        "60",
-    ];
-    let table = run("redis-benchmark", &load).expect("it runs");
-    assert!(table.lines().any(|line| line.starts_with("\"CL.THROTTLE")), "{table}");
 }

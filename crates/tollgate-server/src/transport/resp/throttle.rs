@@ -69,17 +69,32 @@ fn number(name: &'static str, text: &[u8], least: i64) -> Result<u64, ThrottleCa
 }
 
 /// Limited or not, the capacity, what remains, seconds until a retry (or -1) and until the key is as new.
-pub fn write_outcome(replies: &mut Replies, limit: &Limit, outcome: &LimitOutcome) {
-    let retry_after = match outcome.decision.admission {
+pub fn write_outcome(replies: &mut Replies, call: &ThrottleCall<'_>, outcome: &LimitOutcome) {
+    let admission = match call.quantity {
+        0 => peeked(&call.limit, outcome),
+        _ => outcome.decision.admission,
+    };
+    let retry_after = match admission {
         Admission::Deny { retry_after } => seconds(retry_after),
         Admission::Allow { .. } | Admission::Never => -1,
     };
     replies.array(5);
-    replies.integer(i64::from(!outcome.decision.is_allowed()));
-    replies.integer(integer(limit.capacity()));
+    replies.integer(i64::from(!matches!(admission, Admission::Allow { .. })));
+    replies.integer(integer(call.limit.capacity()));
     replies.integer(integer(outcome.remaining));
     replies.integer(retry_after);
     replies.integer(seconds(outcome.reset_after));
+}
+
+/// A quantity of zero is limited while the key has used more than the whole capacity, by calls with other figures.
+fn peeked(limit: &Limit, outcome: &LimitOutcome) -> Admission {
+    let rate = limit.rate();
+    let nanos = u128::from(rate.period().nanos()) * u128::from(limit.capacity()) / u128::from(rate.count());
+    let capacity = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+    match outcome.reset_after.checked_sub(capacity) {
+        Some(retry_after) if !retry_after.is_zero() => Admission::Deny { retry_after },
+        _ => outcome.decision.admission,
+    }
 }
 
 /// Rounded up, so that a retry is not too early.
