@@ -7,7 +7,7 @@ from markdown import generated, table
 from settings import Key, Map, file
 
 INTRODUCTION = """Every key that the configuration file may have, and what the parser accepts for it. What the keys do, with
-examples: [configuration](../configuration.md), [the proxy](../proxy.md#settings). `listen.grpc`, `compat` and
+examples: [configuration](../configuration.md), [the proxy](../proxy.md#settings). `compat` and
 `envoy_config` belong to protocols that this version does not have:
 [accepted without effect](../configuration.md#accepted-without-effect).
 

@@ -17,6 +17,7 @@ use crate::config::{
     Config, KeyVisibility, QueueConfig, QueueLocation, RulesDbConfig, StoreConfig, StoreKeys,
 };
 use crate::config_history::ConfigHistory;
+use crate::envoy::EnvoyLimits;
 use crate::gate::{CentralBackend, Gate, LiveSettings};
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
@@ -108,7 +109,8 @@ pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSett
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
     let allow = config.allow.clone();
     let trusted = config.trusted.clone();
-    Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted })
+    let envoy = EnvoyLimits::new(config.settings.clone());
+    Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted, envoy })
 }
 
 /// The state file, locked for this process. An unusable folder is an error at the start, not at the stop.

@@ -65,6 +65,8 @@ pub struct Config {
     /// The allow list, which the policy has, too.
     pub allow: Vec<Key>,
     pub policy: PolicyParts,
+    /// The settings of the policy, which the policy has, too.
+    pub settings: Settings,
     /// Settings that are valid but have no effect in this version.
     pub without_effect: Vec<String>,
 }
@@ -177,6 +179,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         store,
         rules_db,
         allow: policy.allow.clone(),
+        settings: policy.settings.clone(),
         policy,
         without_effect: Vec::new(),
     };

@@ -39,7 +39,7 @@ pub use worker::{WorkerService, default_workers, serve_on_workers};
 pub const MAX_CONNECTIONS: usize = 16_384;
 /// From the end of one request to the last byte of the next one's headers.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a client may not read.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of an oversized body is read and discarded.

@@ -19,6 +19,7 @@ use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
 use tollgate::{Clock, Hit, Time};
 
 use crate::config_history::ConfigHistory;
+use crate::envoy::EnvoyLimits;
 use crate::jwt::KeySet;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
@@ -59,6 +60,8 @@ pub struct LiveSettings {
     pub allow: Vec<Key>,
     /// Load balancers and proxies in front of this node.
     pub trusted: TrustedProxies,
+    /// Limits of Envoy's requests, beside the rules.
+    pub envoy: EnvoyLimits,
 }
 
 /// What one request is decided by: the policy and settings that were in force when it arrived.
@@ -218,9 +221,34 @@ impl Gate {
         now: Time,
         mode: DecisionMode,
     ) -> EngineVerdict {
-        let Some(central) = self.central.get() else {
-            return self.engine.decide(policy, hit, now, mode);
-        };
+        match self.central.get() {
+            None => self.engine.decide(policy, hit, now, mode),
+            Some(central) => self.decide_central(central, policy, hit, now, mode).await,
+        }
+    }
+
+    /// Decides a hit under a policy beside the one in force.
+    pub async fn decide_separate(
+        &self,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> EngineVerdict {
+        match self.central.get() {
+            None => self.engine.decide_separate(policy, hit, now, mode),
+            Some(central) => self.decide_central(central, policy, hit, now, mode).await,
+        }
+    }
+
+    async fn decide_central(
+        &self,
+        central: &CentralBackend,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> EngineVerdict {
         let started = Instant::now();
         // Boxed: an idle connection has room for the future of a request.
         let decided = Box::pin(self.engine.decide_central(policy, hit, now, mode, &central.store)).await;

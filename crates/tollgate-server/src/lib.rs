@@ -15,6 +15,7 @@ mod client;
 mod config;
 mod config_history;
 mod connection;
+mod envoy;
 mod fleet_bans;
 mod gate;
 mod json_body;

@@ -8,15 +8,18 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use tollgate::Time;
 use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::policy::Settings;
 use tollgate::internal::{EngineCore, PolicySnapshot};
 
 pub use crate::admin::testing as admin;
 use crate::config::Config;
 use crate::config_history::ConfigHistory;
+use crate::envoy::EnvoyLimits;
 use crate::gate::{Gate, LiveSettings};
 use crate::jwt::KeySet;
 pub use crate::queue::enqueue_and_answer;
 use crate::receipt::{Receipts, Settlement};
+pub use crate::transport::grpc::testing as grpc;
 pub use crate::transport::http::testing as http;
 pub use crate::transport::proxy::testing as proxy;
 pub use crate::transport::resp::testing as resp;
@@ -35,6 +38,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         history,
         allow: Vec::new(),
         trusted: TrustedProxies::default(),
+        envoy: EnvoyLimits::new(Settings::default()),
     };
     Arc::new(Gate::new(EngineCore::new(policy), live))
 }

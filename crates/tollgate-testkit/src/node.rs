@@ -15,9 +15,9 @@ use serde_json::Value;
 use crate::wait::POLL;
 use crate::{Answer, Client, Folder, SOON, eventually};
 
-const LISTEN: &str = "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0, resp: 127.0.0.1:0 }\n";
-const LISTEN_PROXY: &str =
-    "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0, resp: 127.0.0.1:0, proxy: 127.0.0.1:0 }\n";
+const LISTEN: &str =
+    "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0, resp: 127.0.0.1:0, grpc: 127.0.0.1:0 }\n";
+const LISTEN_PROXY: &str = "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0, resp: 127.0.0.1:0, grpc: 127.0.0.1:0, proxy: 127.0.0.1:0 }\n";
 const CONFIG: &str = "tollgate.yaml";
 
 impl Folder {
@@ -37,6 +37,7 @@ pub struct Server {
     pub admin: SocketAddr,
     pub proxy: SocketAddr,
     pub resp: SocketAddr,
+    pub grpc: SocketAddr,
 }
 
 impl Server {
@@ -87,12 +88,21 @@ impl Server {
         let log = Log::follow(child.stderr.take().expect("stderr is piped"));
         let nowhere = SocketAddr::from(([0; 4], 0));
         let folder = Arc::clone(folder);
-        let mut server =
-            Server { child, log, folder, http: nowhere, admin: nowhere, proxy: nowhere, resp: nowhere };
+        let mut server = Server {
+            child,
+            log,
+            folder,
+            http: nowhere,
+            admin: nowhere,
+            proxy: nowhere,
+            resp: nowhere,
+            grpc: nowhere,
+        };
         server.wait_for_log(words);
         server.http = server.logged_address("http listens on ").unwrap_or(nowhere);
         server.proxy = server.logged_address("proxy listens on ").unwrap_or(nowhere);
         server.resp = server.logged_address("resp listens on ").unwrap_or(nowhere);
+        server.grpc = server.logged_address("grpc listens on ").unwrap_or(nowhere);
         server.admin = server.logged_address("admin listens on ").unwrap_or(nowhere);
         server
     }

@@ -35,6 +35,7 @@ mod deny_cache;
 mod inspect;
 pub mod log;
 mod memory_settings;
+mod separate;
 mod setup;
 mod snapshot;
 mod throttle;

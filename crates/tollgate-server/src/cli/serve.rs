@@ -23,6 +23,7 @@ use crate::gate::{Gate, tracking};
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
+use crate::transport::grpc::{self, GrpcServer};
 use crate::transport::http::{self, AllowedCallers, CallerAccess};
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::transport::resp::{self, RespServer};
@@ -142,11 +143,12 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
         let http = BoundSocket::at("http", config.listen.http)?;
-        let resp = unless_busy(BoundSocket::at("resp", config.listen.resp), &config.listen)?;
+        let resp = unless_busy("resp", BoundSocket::at("resp", config.listen.resp), &config.listen)?;
+        let grpc = unless_busy("grpc", BoundSocket::at("grpc", config.listen.grpc), &config.listen)?;
         let admin = BoundSocket::at("admin", config.listen.admin)?;
         let proxied = BoundSocket::at("proxy", config.listen.proxy)?;
         if let Some(lock) = &lock {
-            let listeners = [&http, &resp, &proxied, &admin].into_iter().flatten();
+            let listeners = [&http, &grpc, &resp, &proxied, &admin].into_iter().flatten();
             let listeners = listeners.map(|one| Ok((one.name, one.socket.local_addr()?)));
             let described = listeners.collect::<io::Result<Vec<_>>>().and_then(|all| lock.describe(&all));
             described.context("the lock file in state_dir cannot be written")?;
@@ -197,13 +199,25 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             ));
         }
         // Of several nodes that have bound the default port, one can listen on it.
-        if let Some(listener) = unless_busy(resp.map(BoundSocket::listen).transpose(), &config.listen)? {
-            let server = RespServer::new(Arc::clone(&gate), tokens);
+        if let Some(listener) =
+            unless_busy("resp", resp.map(BoundSocket::listen).transpose(), &config.listen)?
+        {
+            let server = RespServer::new(Arc::clone(&gate), tokens.clone());
             if server.is_open_at(listener.local_addr()?) {
                 warn_of_open_listener("resp");
             }
             let shares = per_address(&gate, "resp", config);
             servers.spawn(resp::serve(Arc::new(server), listener, shares, shutdown.clone()));
+        }
+        if let Some(listener) =
+            unless_busy("grpc", grpc.map(BoundSocket::listen).transpose(), &config.listen)?
+        {
+            let server = GrpcServer::new(Arc::clone(&gate), tokens);
+            if server.is_open_at(listener.local_addr()?) {
+                warn_of_open_listener("grpc");
+            }
+            let shares = per_address(&gate, "grpc", config);
+            servers.spawn(grpc::serve(Arc::new(server), listener, shares, shutdown.clone()));
         }
         if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
             let shares = per_address(&gate, "proxy", config);
@@ -276,14 +290,19 @@ fn warn_of_open_listener(name: &str) {
     );
 }
 
-/// The socket of `resp`; `None` if another process has the default port.
-fn unless_busy<T>(opened: anyhow::Result<Option<T>>, listen: &Listen) -> anyhow::Result<Option<T>> {
+/// The socket of `resp` or `grpc`; `None` if another process has the default port.
+fn unless_busy<T>(
+    name: &str,
+    opened: anyhow::Result<Option<T>>,
+    listen: &Listen,
+) -> anyhow::Result<Option<T>> {
+    let is_configured = if name == "resp" { listen.is_resp_configured } else { listen.is_grpc_configured };
     let is_busy = |error: &anyhow::Error| {
         error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
     };
     match opened {
-        Err(error) if !listen.is_resp_configured && is_busy(&error) => {
-            tracing::warn!("{error:#}: resp is off; set listen.resp to another address, or to off");
+        Err(error) if !is_configured && is_busy(&error) => {
+            tracing::warn!("{error:#}: {name} is off; set listen.{name} to another address, or to off");
             Ok(None)
         }
         opened => opened,

@@ -13,8 +13,11 @@ pub struct Listen {
     pub http: Option<SocketAddr>,
     pub admin: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
+    pub grpc: Option<SocketAddr>,
     /// Whether the file names `resp`. If it does not, a second node on the machine starts without it.
     pub is_resp_configured: bool,
+    /// The same for `grpc`.
+    pub is_grpc_configured: bool,
     /// Only with upstreams.
     pub proxy: Option<SocketAddr>,
     /// Open connections per client address on each of them.
@@ -28,15 +31,14 @@ impl Default for Listen {
             http: local(8080),
             admin: local(7070),
             resp: local(6380),
+            grpc: local(8081),
             is_resp_configured: false,
+            is_grpc_configured: false,
             proxy: local(8000),
             per_address: Some(DEFAULT_MAX_PER_ADDRESS),
         }
     }
 }
-
-/// Listeners whose protocols are not served yet.
-const UNSUPPORTED_LISTENERS: [&str; 1] = ["grpc"];
 
 impl Listen {
     pub(super) fn read(
@@ -50,19 +52,15 @@ impl Listen {
         let http = address(&mut map, "http", defaults.http);
         let admin = address(&mut map, "admin", defaults.admin);
         let resp = address(&mut map, "resp", defaults.resp);
+        let grpc = address(&mut map, "grpc", defaults.grpc);
         let is_resp_configured = map.optional("resp").is_some();
+        let is_grpc_configured = map.optional("grpc").is_some();
         let configured = address(&mut map, "proxy", defaults.proxy);
         let proxy = configured.filter(|_| proxy.is_some());
         if configured.is_some() && proxy.is_none() {
             idle.push("listen.proxy without upstreams".to_owned());
         }
-        let mut bound = vec![("http", http), ("resp", resp), ("admin", admin), ("proxy", proxy)];
-        for name in UNSUPPORTED_LISTENERS {
-            if let Some(unsupported) = address(&mut map, name, None) {
-                idle.push(format!("listen.{name}"));
-                bound.push((name, Some(unsupported)));
-            }
-        }
+        let bound = [("http", http), ("grpc", grpc), ("resp", resp), ("admin", admin), ("proxy", proxy)];
         for (n, (name, first)) in bound.iter().enumerate() {
             for (other, second) in &bound[n + 1..] {
                 if let (Some(first), Some(second)) = (first, second)
@@ -74,7 +72,7 @@ impl Listen {
         }
         let per_address = per_address(&mut map);
         map.finish();
-        Listen { http, admin, resp, is_resp_configured, proxy, per_address }
+        Listen { http, admin, resp, grpc, is_resp_configured, is_grpc_configured, proxy, per_address }
     }
 }
 

@@ -13,6 +13,7 @@ mod decision;
 mod docs;
 mod examples;
 mod fleet_bans;
+mod grpc;
 mod jwt;
 mod load_balancers;
 mod memory_full;

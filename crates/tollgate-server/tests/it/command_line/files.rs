@@ -129,7 +129,7 @@ fn unsupported_settings_are_reported() {
     fails(&tollgate(&["rules", "check", &path]), 3, &["envoy_config", "this version"]);
     let (_folder, path) = configured(
         "nodes: 3
-listen: { grpc: 127.0.0.1:8081 }
+listen: { proxy: 127.0.0.1:8000 }
 rules:
   - { id: a, limit: 5/m, on_exceed: queue, on_store_error: closed }
   - { id: b, limit: 5/m, count_when: failure, key: 'json:email' }
@@ -139,7 +139,7 @@ rules:
     assert_eq!(ran.code, Some(0));
     for name in [
         "nodes",
-        "listen.grpc",
+        "listen.proxy without upstreams",
         "on_exceed: queue (rule a)",
         "on_store_error (rule a)",
         "a key of json: or form: (rule b)",

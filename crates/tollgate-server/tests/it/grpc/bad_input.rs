@@ -1,0 +1,108 @@
+//! Clients that break the protocol are told so, or disconnected; others are served on.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Request, Response};
+use tollgate_testkit::Server;
+
+use super::client::{GrpcClient, OK, SHOULD_RATE_LIMIT};
+
+/// Sends one request with this body; returns the head of the response and its trailers.
+fn send(address: SocketAddr, request: Request<()>, body: &[u8]) -> (Response<()>, HeaderMap) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address).await.expect("the listener accepts");
+        let (mut client, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
+        tokio::spawn(connection);
+        let (response, mut stream) = client.send_request(request, body.is_empty()).expect("sent");
+        if !body.is_empty() {
+            stream.send_data(Bytes::copy_from_slice(body), true).expect("sent");
+        }
+        let (head, mut body) = response.await.expect("a response").into_parts();
+        while let Some(data) = body.data().await {
+            let data = data.expect("data");
+            body.flow_control().release_capacity(data.len()).expect("capacity");
+        }
+        let trailers = body.trailers().await.expect("trailers").unwrap_or_default();
+        (Response::from_parts(head, ()), trailers)
+    })
+}
+
+fn call(method: &str, content_type: &str) -> Request<()> {
+    let uri = format!("http://localhost{SHOULD_RATE_LIMIT}");
+    let request = Request::builder().method(method).uri(uri).header("content-type", content_type);
+    request.body(()).expect("a request")
+}
+
+/// The status of a call with this body, and its message.
+fn status(address: SocketAddr, body: &[u8]) -> (String, String) {
+    let (head, trailers) = send(address, call("POST", "application/grpc"), body);
+    let headers = if trailers.is_empty() { head.headers() } else { &trailers };
+    let text = |name| headers[name].to_str().expect("text").to_owned();
+    (text("grpc-status"), text("grpc-message"))
+}
+
+#[test]
+fn broken_messages_are_named() {
+    let server = Server::start("rules: []");
+    for (body, code, message) in [
+        (&b""[..], "3", "the call has no message"),
+        (&[0, 0, 0], "3", "the stream ends inside a message"),
+        (&[0, 0, 0, 0, 9, 1], "3", "the stream ends inside a message"),
+        (&[1, 0, 0, 0, 1, 0], "12", "compressed messages are not supported: send grpc-encoding: identity"),
+        (&[0, 0x40, 0, 0, 0, 1], "8", "the message has 1073741824 bytes: at most 262144"),
+        (
+            &[0, 0, 0, 0, 1, 0xff],
+            "3",
+            "the message is not valid Protocol Buffers: the message ends inside a field",
+        ),
+        (
+            &[0, 0, 0, 0, 2, 8, 1],
+            "3",
+            "the message is not valid Protocol Buffers: field 1 has another wire type than its definition",
+        ),
+        (
+            &[0, 0, 0, 0, 3, 10, 1, 0xff],
+            "3",
+            "the message is not valid Protocol Buffers: field 1 is not UTF-8 text",
+        ),
+        (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "3", "the call has more than one message"),
+    ] {
+        assert_eq!(status(server.grpc, body), (code.to_owned(), message.to_owned()), "{body:?}");
+    }
+}
+
+#[test]
+fn what_is_not_grpc_gets_a_status_of_http() {
+    let server = Server::start("rules: []");
+    assert_eq!(send(server.grpc, call("POST", "application/json"), b"{}").0.status(), 415);
+    assert_eq!(send(server.grpc, call("POST", "application/grpc-web"), b"").0.status(), 415);
+    assert_eq!(send(server.grpc, call("GET", "application/grpc"), b"").0.status(), 405);
+}
+
+#[test]
+fn a_client_that_breaks_http2_is_disconnected_and_others_are_served() {
+    let server = Server::start("rules: []");
+    let client = GrpcClient::to(server.grpc);
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    for bytes in [
+        &b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"[..],
+        &[0xff; 200],
+        &[&preface[..], &[0xff; 9]].concat(),
+        // A data frame on stream 0, and a header block that is no HPACK.
+        &[&preface[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, 1, 0, 0, 0, 0, 0, 0, 1]].concat(),
+        &[&preface[..], &[0, 0, 0, 4, 0, 0, 0, 0, 0], &[0, 0, 2, 1, 5, 0, 0, 0, 1, 0xff, 0xff]].concat(),
+    ] {
+        let mut stream = TcpStream::connect(server.grpc).expect("the listener accepts");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        stream.write_all(bytes).expect("sent");
+        let mut rest = Vec::new();
+        let ended = stream.read_to_end(&mut rest);
+        let is_reset = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+        assert!(ended.as_ref().is_ok_and(|_| true) || ended.as_ref().is_err_and(is_reset), "{ended:?}");
+        assert_eq!(client.single("shop", &[("a", "b")]).code, OK);
+    }
+}
