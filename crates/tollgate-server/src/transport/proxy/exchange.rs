@@ -15,13 +15,14 @@ use hyper::{Request, Response, StatusCode, Version};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tollgate::Time;
+use tollgate::internal::EngineVerdict;
 use tollgate::internal::headers::headers;
 use tollgate::internal::http::merge_headers;
 use tollgate::internal::settlement::{RefundOnDrop, UnsettledCharges};
 use tollgate::internal::verdict::whole_seconds;
-use tollgate::internal::{EngineVerdict, PolicySnapshot};
 
 use crate::config::{HostHeader, ProxyConfig};
+use crate::error_response::{self, ErrorFormat};
 use crate::gate::{FieldSelection, GateSnapshot};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
@@ -33,7 +34,6 @@ use crate::transport::proxy::accept::sanitize::{self, RequestOrigin, TrailerFilt
 use crate::transport::proxy::accept::websocket::WebSocketHandshake;
 use crate::transport::proxy::body::{Download, ResponseBody, StallLimits, Upload};
 use crate::transport::proxy::decide::identify::ProxyDecision;
-use crate::transport::proxy::respond::error_response::{self, ErrorFormat};
 use crate::transport::proxy::respond::tunnel::PendingUpgrade;
 use crate::transport::proxy::upstream::connect::Requires;
 use crate::transport::proxy::upstream::forward::{self, ForwardError, OutgoingRequest};
@@ -80,31 +80,34 @@ impl ConnectionContext {
         let accept = request.headers().get(ACCEPT).cloned();
         let snapshot = self.proxy.gate.snapshot();
         let header_style = snapshot.live.headers;
-        match self.serve(request, snapshot).await {
-            Ok(response) => response,
-            Err(ExchangeError::Denied(verdict)) => {
-                let mut response = error_response::denied(&verdict, ErrorFormat::of(accept.as_ref()));
+        let failure = match self.serve(request, snapshot).await {
+            Ok(response) => return response,
+            Err(failure) => failure,
+        };
+        let format = ErrorFormat::of(accept.as_ref());
+        let response = match failure {
+            ExchangeError::Denied(verdict) => {
+                let mut response = error_response::denied(&verdict, format);
                 response::write_headers(&mut response, &verdict, header_style);
                 response
             }
-            Err(ExchangeError::TooManyRequests { detail, retry_after }) => {
+            ExchangeError::TooManyRequests { detail, retry_after } => {
                 let problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
-                let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
+                let mut response = error_response::problem(problem, format);
                 let seconds = HeaderValue::from(whole_seconds(retry_after).as_secs());
                 response.headers_mut().insert(RETRY_AFTER, seconds);
                 response
             }
-            Err(ExchangeError::Ambiguous(problem)) => {
+            ExchangeError::Ambiguous(problem) => {
                 self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
-                let mut response = error_response::problem(problem, ErrorFormat::of(accept.as_ref()));
+                let mut response = error_response::problem(problem, format);
                 // Where this request ends is ambiguous, so the start of the next one is too.
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 response
             }
-            Err(ExchangeError::Problem(problem)) => {
-                error_response::problem(problem, ErrorFormat::of(accept.as_ref()))
-            }
-        }
+            ExchangeError::Problem(problem) => error_response::problem(problem, format),
+        };
+        response.map(ResponseBody::Full)
     }
 
     async fn serve(
@@ -113,7 +116,7 @@ impl ConnectionContext {
         snapshot: GateSnapshot,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let (mut parts, body) = request.into_parts();
-        let host = self.inspect(&parts, &snapshot.policy).map_err(ExchangeError::Ambiguous)?;
+        let host = self.inspect(&parts, &snapshot).map_err(ExchangeError::Ambiguous)?;
         let handshake = WebSocketHandshake::of(&mut parts).map_err(ExchangeError::Ambiguous)?;
         if let Some(egress) = &self.proxy.egress {
             egress.check_target(&mut parts, &host).map_err(ExchangeError::Problem)?;
@@ -327,15 +330,10 @@ impl ConnectionContext {
     }
 
     /// The requested host. Rejects ambiguous requests.
-    fn inspect(&self, parts: &Parts, policy: &PolicySnapshot) -> Result<HeaderValue, ProblemDetails> {
+    fn inspect(&self, parts: &Parts, snapshot: &GateSnapshot) -> Result<HeaderValue, ProblemDetails> {
         self.framing_check.as_ref().map_or(Ok(()), |check| check.check(parts))?;
         inspect::check(parts)?;
-        let host = inspect::host(parts)?;
-        // The API would use its default host, and rules for that host would not match.
-        if host.is_empty() && policy.names_hosts() {
-            return Err(inspect::no_host());
-        }
-        Ok(host)
+        snapshot.requested_host(parts)
     }
 
     /// Removes headers that the API must not see. This precedes the decision.

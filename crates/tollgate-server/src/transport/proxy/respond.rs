@@ -1,4 +1,3 @@
 //! Responses to the client: errors, tunnels.
 
-pub(super) mod error_response;
 pub(super) mod tunnel;

@@ -7,45 +7,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use hyper::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use hyper::StatusCode;
+use hyper::header::{CONTENT_LENGTH, EXPECT, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::http::request::Parts;
-use hyper::{StatusCode, Version};
 
 use crate::response::ProblemDetails;
 use crate::transport::proxy::accept::framing::{BodyLength, Framing};
-
-/// The requested host as one header value; the request target has precedence over `Host`.
-pub fn host(parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
-    let mut lines = parts.headers.get_all(HOST).iter();
-    let header = lines.next();
-    let more = lines.next();
-    if more.is_some() {
-        return Err(bad("host", "there is more than one Host header"));
-    }
-    if let Some(authority) = parts.uri.authority() {
-        let named = authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_user, host)| host);
-        if parts.version == Version::HTTP_2
-            && header.is_some_and(|host| !host.as_bytes().eq_ignore_ascii_case(named.as_bytes()))
-        {
-            return Err(bad("host", "Host and :authority name different hosts"));
-        }
-        return HeaderValue::from_str(named).map_err(|_| bad("host", "the host cannot be read"));
-    }
-    match header {
-        Some(host) if host.as_bytes().iter().all(|byte| is_host_byte(*byte)) => Ok(host.clone()),
-        Some(_) => Err(bad("host", "the Host header is not a valid host")),
-        None if parts.version < Version::HTTP_11 => Ok(HeaderValue::from_static("")),
-        None => Err(no_host()),
-    }
-}
-
-pub fn no_host() -> ProblemDetails {
-    bad("host", "the Host header is missing")
-}
-
-fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
-}
 
 /// Rejects requests that cannot be forwarded faithfully.
 pub fn check(parts: &Parts) -> Result<(), ProblemDetails> {

@@ -7,7 +7,6 @@ use std::collections::HashSet;
 
 use hyper::body::Body;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::http::request::Parts;
 use tollgate::internal::hit;
 use tollgate::internal::identity::{Attribute, FieldSource};
 use tollgate::internal::request::fields;
@@ -15,8 +14,8 @@ use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
 
 use crate::config::Balance;
-use crate::gate::FieldSelection;
 use crate::queue::RequestSender;
+use crate::request_head;
 use crate::transport::proxy::RouteSnapshot;
 use crate::transport::proxy::body::{BoxError, Upload};
 use crate::transport::proxy::decide::json::{self, Nesting};
@@ -43,7 +42,8 @@ impl ConnectionContext {
         let gate = &self.proxy.gate;
         let policy = &snapshot.policy;
         let fields = &snapshot.fields;
-        let mut hit = self.hit(parts, host, route, fields);
+        let client = self.peer.client(&parts.headers, route.trust());
+        let mut hit = request_head::hit(parts, host, client, fields);
         if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
             let prefix = Box::pin(BodyPrefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
             for (source, name) in &fields.body {
@@ -64,19 +64,6 @@ impl ConnectionContext {
         let identity = later.then(|| enqueue::resolve_identity(policy, &hit));
         let sender = hit::address(&hit).zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
         Ok(ProxyDecision { verdict, decided_at: now, sticky, sender })
-    }
-
-    fn hit<'r>(
-        &self,
-        parts: &'r Parts,
-        host: &'r HeaderValue,
-        route: &RouteSnapshot,
-        fields: &'r FieldSelection,
-    ) -> Hit<'r> {
-        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let client = self.peer.client(&parts.headers, route.trust());
-        let hit = Hit::on(parts.method.as_str(), host.to_str().unwrap_or_default(), path).ip(client);
-        fields.add_headers(hit, &parts.headers)
     }
 }
 

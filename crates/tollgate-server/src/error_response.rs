@@ -1,12 +1,10 @@
 //! Error responses to clients: problem details as JSON, or HTML where the client prefers it.
 
-use hyper::Response;
 use hyper::header::HeaderValue;
 use tollgate::internal::EngineVerdict;
 
 use crate::connection::FullResponse;
 use crate::response::{self, ProblemDetails};
-use crate::transport::proxy::body::ResponseBody;
 
 /// The format of an error response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,23 +46,21 @@ fn thousandths(quality: &str) -> u32 {
 }
 
 /// The response to a denied or banned client.
-pub fn denied(verdict: &EngineVerdict, format: ErrorFormat) -> Response<ResponseBody> {
-    let answer = match format {
+pub fn denied(verdict: &EngineVerdict, format: ErrorFormat) -> FullResponse {
+    match format {
         ErrorFormat::Json => response::denial(verdict),
         ErrorFormat::Html => {
             response::html_page(response::status(verdict), &verdict.message().unwrap_or_default())
         }
-    };
-    answer.map(ResponseBody::Full)
+    }
 }
 
 /// The response to a request that cannot be served.
-pub fn problem(problem: ProblemDetails, format: ErrorFormat) -> Response<ResponseBody> {
-    let answer = match format {
+pub fn problem(problem: ProblemDetails, format: ErrorFormat) -> FullResponse {
+    match format {
         ErrorFormat::Json => FullResponse::from(problem),
         ErrorFormat::Html => response::html_page(problem.status, &problem.detail),
-    };
-    answer.map(ResponseBody::Full)
+    }
 }
 
 #[cfg(test)]
