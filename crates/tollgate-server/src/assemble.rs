@@ -110,7 +110,8 @@ pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSett
     let allow = config.allow.clone();
     let trusted = config.trusted.clone();
     let envoy = EnvoyLimits::new(config.settings.clone());
-    Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted, envoy })
+    let trusted_header = config.trusted_header;
+    Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted, trusted_header, envoy })
 }
 
 /// The state file, locked for this process. An unusable folder is an error at the start, not at the stop.

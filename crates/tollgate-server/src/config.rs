@@ -11,6 +11,7 @@ use tollgate::internal::document::{self, MapReader, Problem, Problems};
 use tollgate::internal::engine::{EngineSetup, LogKeys, MemorySettings};
 use tollgate::internal::headers::HeaderStyle;
 use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::identity::{Attribute, FieldSource, Key};
 use tollgate::internal::policy::{PolicyParts, PolicySnapshot, Settings};
 use tollgate::internal::rule::{OnExceed, Rule};
@@ -55,6 +56,8 @@ pub struct Config {
     pub receipt_key_file: Option<PathBuf>,
     /// Load balancers and proxies in front: one address, many clients.
     pub trusted: TrustedProxies,
+    /// The header in which they name the client's address.
+    pub trusted_header: ForwardingHeader,
     /// Set if upstreams are configured.
     pub proxy: Option<ProxyConfig>,
     /// The request queue, if configured or needed by a rule.
@@ -151,6 +154,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     policy.settings = Settings::read(map);
     let proxy = ProxyConfig::read(map, folder);
     let trusted = proxy.trusted.clone();
+    let trusted_header = proxy.trusted_header;
     let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
     let store = StoreConfig::read(map, folder, &policy.rules, &mut idle);
@@ -174,6 +178,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
         trusted,
+        trusted_header,
         proxy,
         queue: Some(queue).filter(|_| queues),
         store,

@@ -9,7 +9,9 @@ use tollgate::internal::ban::Ban;
 use tollgate::internal::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
 use tollgate::internal::headers::HeaderStyle;
 use tollgate::internal::hit;
+use tollgate::internal::http::ProxyTrust;
 use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::identity::{FieldSource, Key};
 use tollgate::internal::request::fields;
 use tollgate::internal::rule::RuleSetError;
@@ -62,6 +64,14 @@ pub struct LiveSettings {
     pub trusted: TrustedProxies,
     /// Limits of Envoy's requests, beside the rules.
     pub envoy: EnvoyLimits,
+    /// The header in which they name the client's address.
+    pub trusted_header: ForwardingHeader,
+}
+
+impl LiveSettings {
+    pub fn trust(&self) -> ProxyTrust<'_> {
+        ProxyTrust { proxies: &self.trusted, header: self.trusted_header }
+    }
 }
 
 /// What one request is decided by: the policy and settings that were in force when it arrived.

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use tollgate::Time;
 use tollgate::internal::identity::address::TrustedProxies;
+use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::policy::Settings;
 use tollgate::internal::{EngineCore, PolicySnapshot};
 
@@ -39,6 +40,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         allow: Vec::new(),
         trusted: TrustedProxies::default(),
         envoy: EnvoyLimits::new(Settings::default()),
+        trusted_header: ForwardingHeader::default(),
     };
     Arc::new(Gate::new(EngineCore::new(policy), live))
 }

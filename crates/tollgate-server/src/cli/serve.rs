@@ -418,7 +418,7 @@ pub async fn serve_http(
     gate: Arc<Gate>,
     access: Arc<CallerAccess>,
 ) {
-    let handler = move |request, _peer| http::handle(Arc::clone(&gate), Arc::clone(&access), request);
+    let handler = move |request, peer| http::handle(Arc::clone(&gate), Arc::clone(&access), request, peer);
     connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
 }
 

@@ -1,4 +1,4 @@
-//! The decision API: `/v1/check`, `/v1/check/batch`, `/v1/settle` and `/v1/request-allowed`.
+//! The decision API: `/v1/check`, `/v1/check/batch`, `/v1/settle`, `/v1/request-allowed` and `/v1/forward-auth`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use hyper::{Request, StatusCode};
 use tollgate::internal::EngineVerdict;
 use tollgate::{Hit, Time};
 
-use crate::caller_auth;
+use crate::caller_auth::{self, RefusedCaller};
 use crate::connection::{FullResponse, read_body};
 use crate::gate::{Gate, GateSnapshot};
 use crate::log_rate::LogLimiter;
@@ -19,6 +19,7 @@ use crate::tokens::{Role, Tokens};
 
 mod check_request;
 mod check_response;
+mod forward_auth;
 mod settle;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -32,15 +33,13 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 const MAX_BATCH: usize = 1_000;
 
 /// Each path with its method.
-pub const ROUTES: [(&str, &str); 4] = [
+pub const ROUTES: [(&str, &str); 5] = [
     ("POST", "/v1/check"),
     ("POST", "/v1/check/batch"),
     ("POST", "/v1/settle"),
     ("GET", "/v1/request-allowed"),
+    ("GET", forward_auth::PATH),
 ];
-
-/// Paths, not served yet, whose callers pass on the Host and Origin of another client's request.
-const ANY_ORIGIN: [&str; 2] = ["/v1/forward-auth", "/json"];
 
 /// Which callers are served.
 #[derive(Default)]
@@ -75,20 +74,33 @@ impl CallerAccess {
             AllowedCallers::Tokens(tokens) => {
                 caller_auth::authorize_token(tokens, request.headers(), Role::Check).map(|_name| ())
             }
-            AllowedCallers::Local if !ANY_ORIGIN.contains(&request.uri().path()) => {
+            AllowedCallers::Local => {
                 caller_auth::authorize_local(request.uri().authority(), request.headers())
             }
-            AllowedCallers::Local | AllowedCallers::Anyone => Ok(()),
+            AllowedCallers::Anyone => Ok(()),
         };
         authorized.map_err(|refused| {
-            caller_auth::log_refused(&self.refusals, "decision", request, &refused);
+            self.log_refused(request, &refused);
             refused.1
         })
+    }
+
+    fn log_refused(&self, request: &Request<Incoming>, refused: &RefusedCaller<'_>) {
+        caller_auth::log_refused(&self.refusals, "decision", request, refused);
     }
 }
 
 /// Handles one request.
-pub async fn handle(gate: Arc<Gate>, access: Arc<CallerAccess>, request: Request<Incoming>) -> FullResponse {
+pub async fn handle(
+    gate: Arc<Gate>,
+    access: Arc<CallerAccess>,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+) -> FullResponse {
+    // Host, Origin and Authorization of this one are those of a gateway's client.
+    if request.uri().path() == forward_auth::PATH {
+        return forward_auth::decide(&gate, &access, request, peer.ip()).await;
+    }
     let result = match access.authorize(&request) {
         Ok(()) => route(&gate, request).await,
         Err(problem) => Err(problem),

@@ -1,28 +1,18 @@
 //! The recipes of examples/load-balancers, each run by its one command: a real Envoy, Caddy or Traefik, three nodes that
 //! share a Redis, and an API. Nodes are killed, frozen and started again under traffic.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use tollgate_testkit::{Answer, Client, Folder, Process, Server, eventually, find, free_port, not_run};
+use tollgate_testkit::{Answer, Client, Server, eventually};
 
-/// Before the example's script ends by itself after SIGTERM.
-const GRACE: Duration = Duration::from_secs(10);
+use crate::running_example::{Example, Failing, Node};
+
 const NODES: usize = 3;
 const LIMIT: usize = 5;
 const LIMITED: &str = "/limited/page";
-
-#[derive(Clone, Copy, PartialEq)]
-enum Failing {
-    Open,
-    Closed,
-}
 
 /// What clients see until the load balancer has noticed that all nodes are gone.
 #[derive(Clone, Copy, PartialEq)]
@@ -33,61 +23,7 @@ enum Notices {
     ByHealthCheck,
 }
 
-/// A running example.
-struct Example {
-    script: Process,
-    folder: Arc<Folder>,
-    front: SocketAddr,
-    /// The port of every node's proxy.
-    port: u16,
-    nodes: Vec<Node>,
-}
-
-struct Node {
-    process: u32,
-    config: PathBuf,
-}
-
 impl Example {
-    fn start(balancer: &str, failing: Failing) -> Option<Example> {
-        for command in [balancer, "redis-server", "python3", "curl"] {
-            if find(command).is_none() {
-                not_run(&format!("examples/load-balancers with {balancer}"), &format!("no {command}"));
-                return None;
-            }
-        }
-        let folder = Folder::new();
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/load-balancers/run");
-        let [front, port] = [free_port(), free_port()];
-        let mut command = Command::new(script);
-        command.arg(balancer).arg(if failing == Failing::Open { "open" } else { "closed" });
-        command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate")).env("TMPDIR", folder.path(""));
-        command.env("FRONT", front.to_string()).env("NODES", port.to_string());
-        for name in ["ADMIN", "API", "REDIS"] {
-            command.env(name, free_port().to_string());
-        }
-        let log = folder.path("run.log");
-        let script = Process::start(command.process_group(0), &log);
-        let front = SocketAddr::from(([127, 0, 0, 1], front));
-        let mut example = Example { script, folder, front, port, nodes: Vec::new() };
-        let mut said = String::new();
-        eventually("the example runs", || {
-            said = std::fs::read_to_string(&log).unwrap_or_default();
-            assert!(!example.script.has_ended(), "{said}");
-            said.contains("Ctrl-C ends it")
-        });
-        example.nodes = said.lines().filter_map(Node::read).collect();
-        assert_eq!(example.nodes.len(), NODES, "{said}");
-        Some(example)
-    }
-
-    /// Asks on a connection of its own, from 127.0.0.`client`.
-    fn request(&self, client: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
-        let source = IpAddr::from(Ipv4Addr::new(127, 0, 0, client));
-        let body: &[u8] = if method == "POST" { b"hello" } else { b"" };
-        Client::connect_from(source, self.front).request(method, path, headers, body)
-    }
-
     /// How many of `count` requests of one client pass; the others are denied.
     fn passed(&self, client: u8, count: u8, headers: impl Fn(u8) -> Vec<(&'static str, String)>) -> usize {
         let answers = (0..count).map(|n| {
@@ -119,35 +55,6 @@ impl Example {
         curl.args(["--silent", "--fail", "--max-time", "3", "--output", "/dev/null"]);
         curl.arg(format!("http://{}/", self.front)).stdout(Stdio::null()).stderr(Stdio::null());
         curl.status().is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for Example {
-    /// The script stops what it has started; what it cannot stop goes with its process group.
-    fn drop(&mut self) {
-        let start = Instant::now();
-        if !self.script.has_ended() {
-            self.script.signal("TERM");
-        }
-        while !self.script.has_ended() && start.elapsed() < GRACE {
-            thread::sleep(Duration::from_millis(10));
-        }
-        let group = format!("-{}", self.script.id());
-        Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status().ok();
-    }
-}
-
-impl Node {
-    /// Reads `node 1: process 123, tollgate serve -c FILE`.
-    fn read(line: &str) -> Option<Node> {
-        let (process, rest) = line.strip_prefix("node ")?.split_once("process ")?.1.split_once(',')?;
-        let (_, config) = rest.split_once(" -c ")?;
-        Some(Node { process: process.parse().ok()?, config: PathBuf::from(config) })
-    }
-
-    fn kill(&self) {
-        let sent = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "a node can be killed");
     }
 }
 
@@ -294,7 +201,7 @@ fn check_nothing_is_sent_twice(example: &Example, nodes: &[Server]) {
 }
 
 fn check(balancer: &str, failing: Failing, notices: Notices) {
-    let Some(example) = Example::start(balancer, failing) else { return };
+    let Some(example) = Example::start("load-balancers", balancer, failing, NODES) else { return };
     eventually("a request passes", || example.request(2, "GET", "/", &[]).status == 200);
     check_limits(&example);
     check_client_address(&example);

@@ -1,0 +1,131 @@
+//! `/v1/forward-auth`: a gateway asks whether a request that it has received may pass (Traefik `forwardAuth`, Caddy
+//! `forward_auth`, nginx `auth_request`).
+//!
+//! The gateway describes the request in `X-Forwarded-Method`, `-Uri`, `-Host` and `-For`, and passes its headers on. A
+//! client could write all of these itself, so the gateway is identified by its address: it is one of `trusted_proxies`.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, CACHE_CONTROL, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode, Uri};
+use tollgate::internal::identity::forwarded::ForwardingHeader;
+
+use super::CallerAccess;
+use crate::connection::FullResponse;
+use crate::error_response::{self, ErrorFormat};
+use crate::gate::{Gate, GateSnapshot};
+use crate::request_head;
+use crate::response::{self, ProblemDetails};
+
+pub const PATH: &str = "/v1/forward-auth";
+
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Decides the request that a gateway describes: 200 without a body, or a denial for its client.
+pub async fn decide(
+    gate: &Gate,
+    access: &CallerAccess,
+    request: Request<Incoming>,
+    peer: IpAddr,
+) -> FullResponse {
+    let snapshot = gate.snapshot();
+    if let Err(problem) = require_trusted(&snapshot, peer) {
+        let refused = ("", problem);
+        access.log_refused(&request, &refused);
+        return refused.1.into();
+    }
+    let (parts, _body) = request.into_parts();
+    let format = ErrorFormat::of(parts.headers.get(ACCEPT));
+    match described_request(parts, &snapshot) {
+        Ok((parts, host)) => {
+            let client = snapshot.live.trust().client(peer, &parts.headers);
+            let now = gate.now();
+            let hit = request_head::hit(&parts, &host, client, &snapshot.fields);
+            let verdict = gate.check(&snapshot, &snapshot.identify(hit, now), now).await;
+            let mut answer =
+                if verdict.allowed { passed() } else { error_response::denied(&verdict, format) };
+            response::write_headers(&mut answer, &verdict, snapshot.live.headers);
+            answer
+        }
+        Err(problem) => error_response::problem(problem, format),
+    }
+}
+
+fn passed() -> FullResponse {
+    let mut answer = Response::new(Full::new(Bytes::new()));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+fn require_trusted(snapshot: &GateSnapshot, peer: IpAddr) -> Result<(), ProblemDetails> {
+    let peer = peer.to_canonical();
+    if snapshot.live.trusted.contains(peer) {
+        return Ok(());
+    }
+    let detail = format!(
+        "{PATH} is for gateways whose address is in trusted_proxies, and {peer} is not: add it there, and nothing that \
+         clients can connect from"
+    );
+    Err(ProblemDetails::new(StatusCode::FORBIDDEN, detail))
+}
+
+/// The request that the gateway has received, and its host.
+fn described_request(
+    mut parts: Parts,
+    snapshot: &GateSnapshot,
+) -> Result<(Parts, HeaderValue), ProblemDetails> {
+    let method = required(&parts.headers, X_FORWARDED_METHOD)?;
+    parts.method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| ProblemDetails::bad_field(X_FORWARDED_METHOD.as_str(), "not a valid method"))?;
+    let uri = required(&parts.headers, X_FORWARDED_URI)?;
+    let uri = Uri::try_from(uri.as_bytes()).ok().filter(|uri| uri.authority().is_none());
+    parts.uri = uri.ok_or_else(|| {
+        ProblemDetails::bad_field(
+            X_FORWARDED_URI.as_str(),
+            "not a valid path with its query: expected /path?query",
+        )
+    })?;
+    require_client_address(&parts.headers, snapshot.live.trusted_header)?;
+    let host = single(&parts.headers, X_FORWARDED_HOST)?.cloned();
+    // An empty host is that of a client that sent none.
+    parts.headers.insert(HOST, host.unwrap_or(HeaderValue::from_static("")));
+    let host = snapshot.requested_host(&parts)?;
+    Ok((parts, host))
+}
+
+/// Without the header the gateway would be taken for the client, and all clients for one.
+fn require_client_address(headers: &HeaderMap, header: ForwardingHeader) -> Result<(), ProblemDetails> {
+    let name = match header {
+        ForwardingHeader::XForwardedFor => X_FORWARDED_FOR,
+        ForwardingHeader::Forwarded => FORWARDED,
+    };
+    if headers.contains_key(&name) { Ok(()) } else { Err(missing(&name)) }
+}
+
+fn required(headers: &HeaderMap, name: HeaderName) -> Result<&HeaderValue, ProblemDetails> {
+    single(headers, name.clone())?.ok_or_else(|| missing(&name))
+}
+
+/// The value of a header that only the gateway may write: if there are two, one is the client's.
+fn single(headers: &HeaderMap, name: HeaderName) -> Result<Option<&HeaderValue>, ProblemDetails> {
+    let mut values = headers.get_all(&name).iter();
+    match (values.next(), values.next()) {
+        (value, None) => Ok(value),
+        _ => {
+            let detail = format!("there is more than one {name}: the gateway must replace what clients send");
+            Err(ProblemDetails::bad_field(name.as_str(), detail))
+        }
+    }
+}
+
+fn missing(name: &HeaderName) -> ProblemDetails {
+    let detail = format!("{name} is missing: the gateway must send it");
+    ProblemDetails::bad_field(name.as_str(), detail)
+}

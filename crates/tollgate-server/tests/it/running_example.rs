@@ -1,0 +1,107 @@
+//! An example with a load balancer or gateway, nodes and an API, run by its own script.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate_testkit::{Answer, Client, Folder, Process, eventually, find, free_port, not_run};
+
+/// Before the example's script ends by itself after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What happens to requests when every node is down.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Failing {
+    Open,
+    Closed,
+}
+
+/// A running example.
+pub struct Example {
+    script: Process,
+    pub folder: Arc<Folder>,
+    pub front: SocketAddr,
+    /// The port that the load balancer reaches every node on.
+    pub port: u16,
+    pub nodes: Vec<Node>,
+}
+
+pub struct Node {
+    process: u32,
+    pub config: PathBuf,
+}
+
+impl Example {
+    /// Starts `examples/NAME/run`; `None`, reported, if something is not installed.
+    pub fn start(name: &str, balancer: &str, failing: Failing, nodes: usize) -> Option<Example> {
+        for command in [balancer, "redis-server", "python3", "curl"] {
+            if find(command).is_none() {
+                not_run(&format!("examples/{name} with {balancer}"), &format!("no {command}"));
+                return None;
+            }
+        }
+        let folder = Folder::new();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).join("run");
+        let [front, port] = [free_port(), free_port()];
+        let mut command = Command::new(script);
+        command.arg(balancer).arg(if failing == Failing::Open { "open" } else { "closed" });
+        command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate")).env("TMPDIR", folder.path(""));
+        command.env("FRONT", front.to_string()).env("NODES", port.to_string());
+        for variable in ["ADMIN", "API", "REDIS", "ASK", "PASS"] {
+            command.env(variable, free_port().to_string());
+        }
+        let log = folder.path("run.log");
+        let script = Process::start(command.process_group(0), &log);
+        let front = SocketAddr::from(([127, 0, 0, 1], front));
+        let mut example = Example { script, folder, front, port, nodes: Vec::new() };
+        let mut said = String::new();
+        eventually("the example runs", || {
+            said = std::fs::read_to_string(&log).unwrap_or_default();
+            assert!(!example.script.has_ended(), "{said}");
+            said.contains("Ctrl-C ends it")
+        });
+        example.nodes = said.lines().filter_map(Node::read).collect();
+        assert_eq!(example.nodes.len(), nodes, "{said}");
+        Some(example)
+    }
+
+    /// Asks on a connection of its own, from 127.0.0.`client`.
+    pub fn request(&self, client: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let source = IpAddr::from(Ipv4Addr::new(127, 0, 0, client));
+        let body: &[u8] = if method == "POST" { b"hello" } else { b"" };
+        Client::connect_from(source, self.front).request(method, path, headers, body)
+    }
+}
+
+impl Drop for Example {
+    /// The script stops what it has started; what it cannot stop goes with its process group.
+    fn drop(&mut self) {
+        let start = Instant::now();
+        if !self.script.has_ended() {
+            self.script.signal("TERM");
+        }
+        while !self.script.has_ended() && start.elapsed() < GRACE {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let group = format!("-{}", self.script.id());
+        Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status().ok();
+    }
+}
+
+impl Node {
+    /// Reads `node 1: process 123, tollgate serve -c FILE`.
+    fn read(line: &str) -> Option<Node> {
+        let (process, rest) = line.strip_prefix("node ")?.split_once("process ")?.1.split_once(',')?;
+        let (_, config) = rest.split_once(" -c ")?;
+        Some(Node { process: process.parse().ok()?, config: PathBuf::from(config) })
+    }
+
+    pub fn kill(&self) {
+        let sent = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "a node can be killed");
+    }
+}
