@@ -18,9 +18,9 @@ use super::script::{self, At, Op, ScriptEntry, ScriptReply, ScriptResult};
 use super::sentinels::Sentinels;
 use crate::counters::StoreError;
 
-/// Attempts of a call, each after a reply that nothing was executed.
+/// Attempts to have a command executed, each after a reply that nothing was.
 const MAX_TRIES: usize = 8;
-/// Of these, attempts after a reply that the deadline had passed.
+/// Attempts of a script call, each after a reply that the deadline had passed.
 const MAX_DEADLINE_RETRIES: usize = 3;
 /// Delay before a retry while a slot is migrating.
 const TRYAGAIN_DELAY: Duration = Duration::from_millis(2);
@@ -112,63 +112,44 @@ impl Topology {
         call: &ScriptCall<'_>,
     ) -> Result<(ScriptResult, String), StoreError> {
         let ScriptCall { slot, op, at, entries, deadline } = *call;
-        let mut link = self.link(slot, deadline).await?;
-        let mut asking = false;
+        let write = |link: &RedisLink, out: &mut Vec<u8>| {
+            script::write_call(out, op, at, link.clock().lower_bound_at(deadline), entries);
+        };
         let mut deadline_retries = 0;
-        for _ in 0..MAX_TRIES {
-            let until = link.clock().lower_bound_at(deadline);
-            let write = |out: &mut Vec<u8>| script::write_call(out, op, at, until, entries);
-            let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
-            let RedisReply::Error(error) = reply else {
-                match script::parse_reply(&reply, op, entries) {
-                    Some(ScriptReply::Done(done)) => {
-                        if at == At::Server {
-                            link.clock().observe(done.now_us, Instant::now());
-                        }
-                        return Ok((done, link.server().to_owned()));
+        loop {
+            let (reply, link) = self.execute(slot, Some(script::SOURCE), deadline, write).await?;
+            match script::parse_reply(&reply, op, entries) {
+                Some(ScriptReply::Done(done)) => {
+                    if at == At::Server {
+                        link.clock().observe(done.now_us, Instant::now());
                     }
-                    // Nothing was executed. With time left by our clock, the estimate of the server's clock was too
-                    // low: retry.
-                    Some(ScriptReply::DeadlinePassed { server_us }) => {
-                        link.clock().observe(server_us, Instant::now());
-                        deadline_retries += 1;
-                        if deadline_retries < MAX_DEADLINE_RETRIES && Instant::now() < deadline {
-                            continue;
-                        }
+                    return Ok((done, link.server().to_owned()));
+                }
+                // Nothing was executed. With time left by our clock, the estimate of the server's clock was too low: retry.
+                Some(ScriptReply::DeadlinePassed { server_us }) => {
+                    link.clock().observe(server_us, Instant::now());
+                    deadline_retries += 1;
+                    if deadline_retries == MAX_DEADLINE_RETRIES || Instant::now() >= deadline {
                         return Err(StoreError::Deadline { server: link.server().to_owned() });
                     }
-                    None => {
-                        return Err(refused(&link, "the script returned an unexpected value"));
-                    }
                 }
-            };
-            match self.classify_error(&error, &link) {
-                ErrorReply::NoScript => load_script(&link, script::SOURCE, deadline).await?,
-                refusal => link = self.handle_error(refusal, error, link, &mut asking).await?,
+                None => return Err(refused(&link, "the script returned an unexpected value")),
             }
         }
-        Err(refused(&link, "too many redirects for one slot"))
     }
 
-    /// Sends a plain command for one slot, and follows redirects.
+    /// Sends a plain command for one slot.
     pub(super) async fn command(
         &self,
         slot: u16,
         words: &[impl AsRef<[u8]>],
         deadline: Instant,
     ) -> Result<RedisReply, StoreError> {
-        let mut link = self.link(slot, deadline).await?;
-        let mut asking = false;
-        for _ in 0..MAX_TRIES {
-            let write = |out: &mut Vec<u8>| write_command(out, words);
-            let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
-            let RedisReply::Error(error) = reply else { return Ok(reply) };
-            link = self.handle_error(self.classify_error(&error, &link), error, link, &mut asking).await?;
-        }
-        Err(refused(&link, "too many redirects for one slot"))
+        let (reply, _) = self.execute(slot, None, deadline, |_, out| write_command(out, words)).await?;
+        Ok(reply)
     }
 
-    /// Runs a script on keys of one slot, and follows redirects.
+    /// Runs a script on keys of one slot.
     pub(super) async fn run_script(
         &self,
         script: &Script,
@@ -182,15 +163,26 @@ impl Topology {
         let head = [b"EVALSHA", script.sha.as_bytes(), count.as_bytes()];
         let words: Vec<&[u8]> =
             head.into_iter().chain(keys.iter().map(AsRef::as_ref)).chain(arguments.iter().copied()).collect();
+        self.execute(slot, Some(script.source), deadline, |_, out| write_command(out, &words)).await
+    }
+
+    /// Sends a command to the server of a slot until one executes it: follows redirects, and loads the script that the
+    /// command runs where it is missing.
+    async fn execute(
+        &self,
+        slot: u16,
+        script: Option<&str>,
+        deadline: Instant,
+        write: impl Fn(&RedisLink, &mut Vec<u8>),
+    ) -> Result<(RedisReply, Arc<RedisLink>), StoreError> {
         let mut link = self.link(slot, deadline).await?;
         let mut asking = false;
         for _ in 0..MAX_TRIES {
-            let write = |out: &mut Vec<u8>| write_command(out, &words);
-            let reply = link.call(deadline, std::mem::take(&mut asking), write).await?;
+            let reply = link.call(deadline, std::mem::take(&mut asking), |out| write(&link, out)).await?;
             let RedisReply::Error(error) = reply else { return Ok((reply, link)) };
-            match self.classify_error(&error, &link) {
-                ErrorReply::NoScript => load_script(&link, script.source, deadline).await?,
-                refusal => link = self.handle_error(refusal, error, link, &mut asking).await?,
+            match (self.classify_error(&error, &link), script) {
+                (ErrorReply::NoScript, Some(source)) => load_script(&link, source, deadline).await?,
+                (refusal, _) => link = self.handle_error(refusal, error, link, &mut asking).await?,
             }
         }
         Err(refused(&link, "too many redirects for one slot"))
