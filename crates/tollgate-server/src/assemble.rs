@@ -17,6 +17,7 @@ use crate::config::{
     Config, KeyVisibility, QueueConfig, QueueLocation, RulesDbConfig, StoreConfig, StoreKeys,
 };
 use crate::config_history::ConfigHistory;
+use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::gate::{CentralBackend, Gate, LiveSettings};
 use crate::jwt::KeySet;
@@ -38,13 +39,15 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     setup.check_memory().map_err(|error| {
         Problem::new(None, "memory", format!("{} bytes cannot be reserved: {error}", setup.memory_bytes))
     })?;
-    let live = live_settings(config, ConfigHistory::new(text))?;
+    let counts = Arc::default();
+    let live = live_settings(config, ConfigHistory::new(text), decision_log(config, None, &counts)?)?;
     let receipts = receipts(config)?;
     let mut gate = match state.and_then(|state| restore(state, &live.history, setup.clone())) {
         Some((engine, history)) => Gate::new(engine, LiveSettings { history, ..live }),
         None => Gate::new(EngineCore::with_setup(policy, setup), live),
     };
     gate.receipts = receipts;
+    gate.decision_log_counts = counts;
     Ok(gate)
 }
 
@@ -104,14 +107,44 @@ pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Pr
 }
 
 /// The settings of a configuration that change together with its policy.
-pub fn live_settings(config: &Config, history: ConfigHistory) -> Result<LiveSettings, Problems> {
+pub fn live_settings(
+    config: &Config,
+    history: ConfigHistory,
+    decision_log: Option<Arc<DecisionLog>>,
+) -> Result<LiveSettings, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
     let allow = config.allow.clone();
     let trusted = config.trusted.clone();
     let envoy = EnvoyLimits::new(config.settings.clone());
     let trusted_header = config.trusted_header;
-    Ok(LiveSettings { headers: config.headers, jwt, history, allow, trusted, trusted_header, envoy })
+    Ok(LiveSettings {
+        headers: config.headers,
+        jwt,
+        history,
+        allow,
+        trusted,
+        trusted_header,
+        envoy,
+        decision_log,
+    })
+}
+
+/// The decision log of a configuration: the one in use, if its settings are the same.
+pub fn decision_log(
+    config: &Config,
+    in_use: Option<&Arc<DecisionLog>>,
+    counts: &Arc<DecisionLogCounts>,
+) -> Result<Option<Arc<DecisionLog>>, Problem> {
+    let Some(wanted) = &config.decision_log else { return Ok(None) };
+    if let Some(log) = in_use.filter(|log| log.config() == wanted) {
+        return Ok(Some(Arc::clone(log)));
+    }
+    let opened = DecisionLog::open(wanted.clone(), counts);
+    let log = opened.map_err(|error| {
+        Problem::new(None, "decision_log.to", format!("{} cannot be written: {error}", wanted.to))
+    })?;
+    Ok(Some(Arc::new(log)))
 }
 
 /// The state file, locked for this process. An unusable folder is an error at the start, not at the stop.

@@ -17,8 +17,10 @@ use tollgate::internal::policy::{PolicyParts, PolicySnapshot, Settings};
 use tollgate::internal::rule::{OnExceed, Rule};
 use tollgate::internal::store::memory::MemoryFull;
 
+use crate::decision_log::DecisionLogConfig;
 use crate::tokens;
 
+mod decision_log;
 mod listen;
 pub mod memory;
 mod proxy;
@@ -50,6 +52,8 @@ pub struct Config {
     pub state_every: Option<Duration>,
     pub headers: HeaderStyle,
     pub log_keys: LogKeys,
+    /// `None` if it is off.
+    pub decision_log: Option<DecisionLogConfig>,
     pub jwt_keys_file: Option<PathBuf>,
     pub tokens_file: Option<PathBuf>,
     /// The file of the secret that signs receipts, if nodes share one.
@@ -174,6 +178,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         state_every: state::read_every(map),
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
+        decision_log: decision_log::read(map, folder),
         jwt_keys_file: jwt(map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),

@@ -21,6 +21,7 @@ use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
 use tollgate::{Clock, Hit, Time};
 
 use crate::config_history::ConfigHistory;
+use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::jwt::KeySet;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
@@ -49,6 +50,7 @@ pub struct Gate {
     pub rules_follower: OnceLock<Arc<RulesFollower>>,
     /// How the state is saved, if it is saved while the server runs.
     pub saving: OnceLock<Arc<Saving>>,
+    pub decision_log_counts: Arc<DecisionLogCounts>,
     /// Whether all listeners accept connections.
     pub is_accepting: AtomicBool,
 }
@@ -66,6 +68,7 @@ pub struct LiveSettings {
     pub envoy: EnvoyLimits,
     /// The header in which they name the client's address.
     pub trusted_header: ForwardingHeader,
+    pub decision_log: Option<Arc<DecisionLog>>,
 }
 
 impl LiveSettings {
@@ -107,6 +110,7 @@ impl Gate {
             central: OnceLock::new(),
             rules_follower: OnceLock::new(),
             saving: OnceLock::new(),
+            decision_log_counts: Arc::default(),
             is_accepting: AtomicBool::new(false),
         }
     }
@@ -185,7 +189,9 @@ impl Gate {
 
     /// Decides a hit and charges it if it passes. The only way to a verdict that may have to wait for a store.
     pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
-        self.decide(snapshot, hit, now, DecisionMode::Check).await
+        let verdict = self.decide(snapshot, hit, now, DecisionMode::Check).await;
+        self.log_decision(snapshot, hit, &verdict);
+        verdict
     }
 
     /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
@@ -201,7 +207,11 @@ impl Gate {
         now: Time,
     ) -> Vec<EngineVerdict> {
         if self.central.get().is_none() {
-            return self.engine.decide_batch(&snapshot.policy, hits, now);
+            let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
+            for (hit, verdict) in hits.iter().zip(&verdicts) {
+                self.log_decision(snapshot, hit, verdict);
+            }
+            return verdicts;
         }
         let mut verdicts = Vec::with_capacity(hits.len());
         for hit in hits {
@@ -222,6 +232,12 @@ impl Gate {
             verdicts.push(self.peek(snapshot, hit, now).await);
         }
         verdicts
+    }
+
+    fn log_decision(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, verdict: &EngineVerdict) {
+        if let Some(log) = &snapshot.live.decision_log {
+            log.record(&self.engine, hit, verdict);
+        }
     }
 
     async fn decide(

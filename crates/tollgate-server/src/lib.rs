@@ -15,6 +15,7 @@ mod client;
 mod config;
 mod config_history;
 mod connection;
+mod decision_log;
 mod envoy;
 mod error_response;
 mod fleet_bans;

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
@@ -103,6 +104,17 @@ impl MetricsWriter<'_> {
             "tollgate_events_dropped_total",
             "Decisions missing from the event stream.",
             engine.events().dropped(),
+        )?;
+        let log = &gate.decision_log_counts;
+        self.counter(
+            "tollgate_decision_log_lines_total",
+            "Lines written to the decision log.",
+            log.lines.load(Ordering::Relaxed),
+        )?;
+        self.counter(
+            "tollgate_decision_log_dropped_total",
+            "Decisions and lines missing from the decision log: too many at once, or it cannot be written.",
+            log.dropped.load(Ordering::Relaxed),
         )?;
         self.counter(
             "tollgate_ignored_matches_total",

@@ -178,7 +178,10 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     } else {
         history.succeeded_by(text, gate.now())
     };
-    let live = assemble::live_settings(&config, history)
+    let in_use = gate.live.load().decision_log.clone();
+    let live = assemble::decision_log(&config, in_use.as_ref(), &gate.decision_log_counts)
+        .map_err(Problems::from)
+        .and_then(|log| assemble::live_settings(&config, history, log))
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let in_file = |message: String| {
         Problems::from(Problem::new(None, "rules", message)).in_file(&watched.path.display().to_string())

@@ -41,6 +41,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         trusted: TrustedProxies::default(),
         envoy: EnvoyLimits::new(Settings::default()),
         trusted_header: ForwardingHeader::default(),
+        decision_log: None,
     };
     Arc::new(Gate::new(EngineCore::new(policy), live))
 }

@@ -232,6 +232,11 @@ pub fn address(hit: &Hit<'_>) -> Option<IpAddr> {
     hit.address()
 }
 
+/// What a hit costs.
+pub fn cost(hit: &Hit<'_>) -> u64 {
+    hit.cost
+}
+
 /// All values given under a name, in order.
 pub fn raw_values<'h>(hit: &'h Hit<'_>, source: FieldSource, name: &str) -> impl Iterator<Item = &'h str> {
     hit.raw_values(source, name)

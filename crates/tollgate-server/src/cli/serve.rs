@@ -242,6 +242,9 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
         tracking::flush(&gate).await;
+        if let Some(log) = &gate.live.load().decision_log {
+            log.close();
+        }
         saving.end(&gate);
         Ok(())
     })

@@ -10,6 +10,7 @@ mod command_line;
 mod concurrency;
 mod crash;
 mod decision;
+mod decision_log;
 mod docs;
 mod examples;
 mod fleet_bans;

@@ -8,9 +8,10 @@ use crate::engine::MemorySettings;
 use crate::policy::{PolicyParts, PolicySnapshot, Settings};
 
 /// Settings of the server's listeners, stores and logs. A test of the server compares both lists of settings.
-pub const SETTINGS_OF_THE_SERVER: [&str; 21] = [
+pub const SETTINGS_OF_THE_SERVER: [&str; 22] = [
     "audit",
     "compat",
+    "decision_log",
     "envoy_config",
     "headers",
     "jwt",

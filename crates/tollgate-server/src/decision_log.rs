@@ -1,0 +1,201 @@
+//! The decision log: verdicts as lines of JSON.
+//!
+//! A decision is put into a bounded queue and written by a thread of its own. If the queue is full, the decision is
+//! dropped and counted: no request waits for a disk or a pipe. The thread polls the queue, because waking it would cost
+//! a request a system call.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
+use std::time::Duration;
+use std::{fmt, io};
+
+use tollgate::internal::event::EventKey;
+use tollgate::internal::rule::RuleId;
+use tollgate::internal::verdict::{Reason, VerdictId};
+use tollgate::internal::{EngineCore, EngineVerdict, Limit, hit};
+use tollgate::{Clock, Hit, Time};
+
+mod episodes;
+mod line;
+mod output;
+mod writer;
+
+use output::Output;
+use writer::Writer;
+
+/// Decisions that wait to be written.
+const QUEUE: usize = 16_384;
+/// How long a stop waits for the last lines.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DecisionLogConfig {
+    pub to: LogTarget,
+    pub sample: Sample,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LogTarget {
+    Stderr,
+    File(PathBuf),
+}
+
+impl fmt::Display for LogTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogTarget::Stderr => f.write_str("stderr"),
+            LogTarget::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Which decisions are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sample {
+    /// The first denials of a key, then the beginning and the end of its limiting.
+    Denied,
+    All,
+    /// All decisions of this percentage of the keys.
+    Keys(u8),
+}
+
+/// Totals, which outlive a log that a reload replaces.
+#[derive(Default)]
+pub struct DecisionLogCounts {
+    pub lines: AtomicU64,
+    /// Decisions or lines that are missing.
+    pub dropped: AtomicU64,
+}
+
+/// An open log. Dropping it ends its thread after the last line.
+pub struct DecisionLog {
+    config: DecisionLogConfig,
+    queue: SyncSender<DecisionRecord>,
+    counts: Arc<DecisionLogCounts>,
+    thread: WriterThread,
+}
+
+struct WriterThread {
+    handle: Thread,
+    is_closing: Arc<AtomicBool>,
+    /// Disconnected when the thread has ended.
+    ended: Mutex<Receiver<()>>,
+}
+
+/// One decision, as it waits to be written.
+struct DecisionRecord {
+    id: VerdictId,
+    at: Time,
+    allowed: bool,
+    reason: Reason,
+    rule: Option<RuleId>,
+    limit: Option<Limit>,
+    key: EventKey,
+    cost: u64,
+    remaining: Option<u64>,
+    retry_after: Option<Duration>,
+}
+
+impl DecisionLog {
+    /// Opens the log and starts its thread.
+    pub fn open(config: DecisionLogConfig, counts: &Arc<DecisionLogCounts>) -> io::Result<DecisionLog> {
+        let output = Output::open(&config.to)?;
+        let (queue, waiting) = mpsc::sync_channel(QUEUE);
+        let (running, ended) = mpsc::channel();
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let mut writer = Writer::new(config.sample, output, Arc::clone(counts));
+        let stop = Arc::clone(&is_closing);
+        let run = move || {
+            let _running: mpsc::Sender<()> = running;
+            writer.run(&waiting, &stop, &Clock::new());
+        };
+        let handle = thread::Builder::new().name("decision-log".to_owned()).spawn(run)?.thread().clone();
+        let thread = WriterThread { handle, is_closing, ended: Mutex::new(ended) };
+        Ok(DecisionLog { config, queue, counts: Arc::clone(counts), thread })
+    }
+
+    pub fn config(&self) -> &DecisionLogConfig {
+        &self.config
+    }
+
+    /// Enqueues a decision if the sample includes it. Never blocks.
+    pub fn record(&self, engine: &EngineCore, hit: &Hit<'_>, verdict: &EngineVerdict) {
+        if verdict.allowed && self.config.sample == Sample::Denied {
+            return;
+        }
+        // The event has the key as it may be logged.
+        let Some(event) = engine.events().find(verdict.id) else {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if let Sample::Keys(percent) = self.config.sample
+            && !is_sampled(&event.key, percent)
+        {
+            return;
+        }
+        let reported = verdict.reported();
+        let record = DecisionRecord {
+            id: verdict.id,
+            at: event.at,
+            allowed: verdict.allowed,
+            reason: verdict.reason,
+            rule: event.rule,
+            limit: reported.map(|limit| limit.limit),
+            key: event.key,
+            cost: hit::cost(hit),
+            remaining: reported.map(|limit| limit.remaining),
+            retry_after: verdict.retry_after,
+        };
+        if self.queue.try_send(record).is_err() {
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes the last lines. Lines that cannot be written in time are lost: a pipe may be blocked.
+    pub fn close(&self) {
+        self.thread.is_closing.store(true, Ordering::Release);
+        self.thread.handle.unpark();
+        let ended = self.thread.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.recv_timeout(CLOSE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("the last lines of the decision log could not be written in time");
+        }
+    }
+}
+
+/// Whether a key belongs to a percentage of all keys: the same keys each time. A decision without a key does not.
+fn is_sampled(key: &EventKey, percent: u8) -> bool {
+    let bits = match key {
+        EventKey::Unknown => return false,
+        EventKey::Redacted(mark) => mark.to_bits(),
+        EventKey::Plain(text) => {
+            let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+            let (first, _) = digest.as_ref().split_first_chunk().expect("a digest has 32 bytes");
+            u64::from_le_bytes(*first)
+        }
+    };
+    bits % 100 < u64::from(percent)
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::internal::fingerprint::Fingerprint;
+
+    use super::*;
+
+    #[test]
+    fn a_percentage_has_the_same_keys_each_time_and_a_larger_one_includes_them() {
+        let plain = |n: u64| EventKey::Plain(format!("user:{n}").into());
+        let marked =
+            |n: u64| EventKey::Redacted(Fingerprint::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        for key in [&plain as &dyn Fn(u64) -> EventKey, &marked] {
+            let one: Vec<u64> = (0..20_000).filter(|n| is_sampled(&key(*n), 1)).collect();
+            assert!((140..260).contains(&one.len()), "{} of 20,000", one.len());
+            assert!(one.iter().all(|n| is_sampled(&key(*n), 5)));
+            assert!((0..100).all(|n| is_sampled(&key(n), 100)));
+        }
+        assert!(!is_sampled(&EventKey::Unknown, 100), "a decision without a key is in no sample of keys");
+    }
+}

@@ -1,0 +1,131 @@
+//! The decision log of a running server.
+
+use std::fs::{self, File};
+use std::process::Command;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tollgate_testkit::{Client, Folder, Server, eventually, tollgate};
+
+const RULES: &str = "rules: [{ id: login, key: [email], limit: 2/y }]\n";
+const LOG: &str = "decisions.ndjson";
+
+fn start(folder: &Arc<Folder>, decision_log: &str) -> Server {
+    folder.configure(&format!("decision_log: {decision_log}\n{RULES}"));
+    Server::start_in(folder)
+}
+
+fn lines(folder: &Folder) -> Vec<Value> {
+    let text = fs::read_to_string(folder.path(LOG)).unwrap_or_default();
+    let (whole, _) = text.rsplit_once('\n').unwrap_or_default();
+    whole
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}")))
+        .collect()
+}
+
+fn check_times(server: &Server, email: &str, times: usize) {
+    let mut client = Client::to(server.http);
+    let body = json!({ "email": email }).to_string();
+    for _ in 0..times {
+        client.request("POST", "/v1/check", &[], body.as_bytes());
+    }
+}
+
+fn metric(server: &Server, name: &str) -> u64 {
+    let page = server.admin("GET", "/metrics", "").text();
+    let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    value.unwrap_or_else(|| panic!("no {name} in {page}"))
+}
+
+#[test]
+fn a_key_under_attack_is_five_lines_without_its_text() {
+    let folder = Folder::new();
+    let server = start(&folder, &format!("{{ to: {LOG} }}"));
+    check_times(&server, "ann@example.com", 1_000);
+    eventually("the first lines are written", || lines(&folder).len() == 4);
+    let (ended, _) = server.stop();
+    assert!(ended.success());
+    let lines = lines(&folder);
+    let events: Vec<_> = lines.iter().map(|line| line["event"].as_str().unwrap_or_default()).collect();
+    assert_eq!(events, ["decision", "decision", "decision", "limiting_begins", "limiting_ends"]);
+    assert_eq!(lines[4]["denied"], 998, "{}", lines[4]);
+    for line in &lines {
+        assert_eq!(line["rule"], "login");
+        assert_eq!(line["key"], lines[0]["key"]);
+        let mark = line["key"].as_str().unwrap_or_default();
+        assert!(mark.starts_with('#') && !line.to_string().contains("ann"), "{line}");
+    }
+    let first = &lines[0];
+    assert_eq!(
+        (&first["allowed"], &first["reason"], &first["limit"]),
+        (&json!(false), &json!("limit"), &json!("2/y"))
+    );
+    assert_eq!((&first["cost"], &first["remaining"]), (&json!(1), &json!(0)));
+    assert!(first["retry_after_ms"].as_u64().is_some_and(|wait| wait > 0), "{first}");
+}
+
+#[test]
+fn all_decisions_of_every_transport_are_written_and_a_key_may_hold_anything() {
+    let folder = Folder::new();
+    folder.configure(&format!("log_keys: plain\ndecision_log: {{ to: {LOG}, sample: all }}\n{RULES}"));
+    let server = Server::start_in(&folder);
+    let hostile = "\"},\n{\"allowed\":true\u{0}\u{1b}[31m";
+    check_times(&server, hostile, 3);
+    let batch = json!([{ "email": "b" }, { "email": "b", "peek": true }, { "user": "no rule" }]).to_string();
+    server.request("POST", "/v1/check/batch", batch);
+    eventually("five decisions, and no peek", || lines(&folder).len() == 5);
+    let lines = lines(&folder);
+    let allowed: Vec<_> = lines.iter().map(|line| line["allowed"].as_bool()).collect();
+    assert_eq!(allowed, [Some(true), Some(true), Some(false), Some(true), Some(true)]);
+    assert!(lines[0]["key"].as_str().is_some_and(|key| key.starts_with("email:")), "{}", lines[0]);
+    assert_eq!((&lines[4]["reason"], &lines[4]["rule"]), (&json!("no_rule"), &Value::Null));
+    assert_eq!(metric(&server, "tollgate_decision_log_lines_total"), 5);
+}
+
+#[test]
+fn a_reload_switches_the_log_on_and_off() {
+    let folder = Folder::new();
+    let server = start(&folder, "{ to: off }");
+    check_times(&server, "ann@example.com", 3);
+    folder.configure(&format!("decision_log: {{ to: {LOG}, sample: all }}\n{RULES}"));
+    eventually("a decision is written", || {
+        check_times(&server, "ann@example.com", 1);
+        !lines(&folder).is_empty()
+    });
+    folder.configure(RULES);
+    server.wait_for_log_times("rules generation", 2);
+    let before = metric(&server, "tollgate_decision_log_lines_total");
+    check_times(&server, "ann@example.com", 100);
+    let (ended, _) = server.stop();
+    assert!(ended.success());
+    // Decisions of requests that had begun before the reload may follow.
+    assert!((lines(&folder).len() as u64) < before + 100);
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_an_invalid_configuration() {
+    let folder = Folder::new();
+    let config = folder.configure("decision_log: { to: missing/decisions }\n");
+    let ran = tollgate(&["serve", "-c", &config.display().to_string()]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("decision_log.to: "), "{}", ran.stderr);
+}
+
+#[test]
+fn a_log_that_nothing_reads_delays_neither_decisions_nor_the_stop() {
+    let folder = Folder::new();
+    let pipe = folder.path(LOG);
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|made| made.success()));
+    let _reader = File::options().read(true).write(true).open(&pipe).expect("a reader");
+    let server = start(&folder, &format!("{{ to: {LOG}, sample: all }}"));
+    let batch = json!(vec![json!({ "email": "e@example.com" }); 1_000]).to_string();
+    let mut client = Client::to(server.http);
+    eventually("decisions are dropped", || {
+        assert_eq!(client.request("POST", "/v1/check/batch", &[], batch.as_bytes()).status, 200);
+        metric(&server, "tollgate_decision_log_dropped_total") > 0
+    });
+    let (ended, log) = server.stop();
+    assert!(ended.success(), "{log}");
+    assert!(log.contains("the last lines of the decision log could not be written in time"), "{log}");
+}
