@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::headers::ServerLimits;
 
 mod limit;
+mod refill;
 
 use limit::LearnedLimit;
 
@@ -64,6 +65,8 @@ pub enum ResponseKind {
 #[derive(Clone, Copy, Debug)]
 pub struct SentCall {
     at: Instant,
+    /// The responses that had arrived before: what they state does not include it.
+    responses_before: u64,
 }
 
 /// What is known about the limits of one key.
@@ -83,6 +86,8 @@ pub struct Learned {
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     in_flight: u64,
+    /// Responses so far.
+    responses: u64,
     /// The latest calls, by the time of their response.
     answered: VecDeque<AnsweredCall>,
 }
@@ -163,8 +168,8 @@ impl Learned {
     pub fn send(&mut self, now: Instant) -> SentCall {
         self.traffic.in_flight += 1;
         self.first_sent.get_or_insert(now);
-        self.limits.iter_mut().for_each(LearnedLimit::spend);
-        SentCall { at: now }
+        self.limits.iter_mut().for_each(|limit| limit.spend(now));
+        SentCall { at: now, responses_before: self.traffic.responses }
     }
 
     /// Records that a call was not sent after all.
@@ -188,6 +193,7 @@ impl Learned {
         now: Instant,
     ) -> Option<Duration> {
         self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        self.traffic.responses += 1;
         self.is_first_answered = true;
         if kind == ResponseKind::Served {
             self.traffic.answer(call.at, now);
@@ -213,14 +219,18 @@ impl Learned {
                 self.refusals = 0;
                 None
             }
-            ResponseKind::Refused => Some(self.refuse(stated, now)),
+            ResponseKind::Refused => Some(self.refuse(call, stated, now)),
         }
     }
 
-    fn refuse(&mut self, stated: &ServerLimits, now: Instant) -> Duration {
-        self.limits.iter_mut().for_each(LearnedLimit::distrust);
-        let exhausted = stated.limits.iter().filter(|limit| limit.remaining == Some(0));
-        let reset = exhausted.filter_map(|limit| limit.reset).max();
+    fn refuse(&mut self, call: SentCall, stated: &ServerLimits, now: Instant) -> Duration {
+        let exhausted: Vec<_> = stated.limits.iter().filter(|limit| limit.remaining == Some(0)).collect();
+        for limit in &mut self.limits {
+            if exhausted.is_empty() || exhausted.iter().any(|reported| limit.is_about(reported)) {
+                limit.distrust(call, now);
+            }
+        }
+        let reset = exhausted.iter().filter_map(|limit| limit.reset).max();
         let backoff = FIRST_BACKOFF.saturating_mul(1 << self.refusals.min(16)).min(MAX_BACKOFF);
         let wait = stated.retry_after.or(reset).unwrap_or(backoff).min(self.settings.max_wait);
         self.refusals = self.refusals.saturating_add(1);

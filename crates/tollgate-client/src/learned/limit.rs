@@ -3,32 +3,29 @@
 //! The *credit* is what the server said remains, less the calls since. Nothing is added to it before the stated reset,
 //! with two exceptions:
 //! - a window that only this client uses: the credit is the quota less the client's own calls in the window;
-//! - a limit that was seen to refill continuously: its rate is added as time passes.
+//! - a limit that refills continuously ([`RefillModel`]): its rate is added as time passes.
 //!
-//! To see whether a limit refills continuously, a few calls are spaced while there is credit left: of fast limits, where
-//! waiting for a window costs a part of the rate, and of buckets that state less than their quota when they are full.
+//! After a reset the credit is the capacity: the most that the server was seen to have. A refusal forgets the capacity, so
+//! one call is sent then, and its response tells how many may follow.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::headers::ReportedLimit;
+use crate::learned::refill::{RefillEvidence, RefillModel, RefillStatement, StatedRate};
 use crate::learned::{SentCall, Traffic};
 
 /// The reset of a limit that states neither a reset nor a window.
 const DEFAULT_RESET: Duration = Duration::from_secs(1);
-/// Observations of a continuous refill before it is relied on.
-const REFILL_OBSERVATIONS: i32 = 3;
 /// The spacing of calls that look for a continuous refill, in calls at the stated rate.
 const PROBE_SPACING: f64 = 2.5;
 /// Limits with a shorter spacing are always probed, those with a longer one than the second never.
 const ALWAYS_PROBED: Duration = Duration::from_millis(100);
 const MAX_PROBE_SPACING: Duration = Duration::from_secs(5);
-const MAX_PROBES: u32 = 6;
-/// After this many refusals, others are assumed to use the quota, too.
-const MAX_SOLE_REFUSALS: u32 = 3;
-/// Observations of a continuous refill that one refusal cancels.
-const REFUSAL_WEIGHT: i32 = 8;
+/// After a refusal, others are assumed to use the quota, too, for as many statements as the quota has calls; for twice as
+/// many after each further refusal.
+const MAX_DOUBLINGS: u32 = 8;
 
 #[derive(Debug)]
 pub struct LearnedLimit {
@@ -39,24 +36,41 @@ pub struct LearnedLimit {
     /// As stated, or assumed after a reset.
     remaining: u64,
     observed_at: Instant,
+    /// Responses up to then, of all limits.
+    observed_responses: u64,
+    /// The lowest statement since that was not taken over.
+    lowest_since: Option<OvertakingStatement>,
     reset_at: Instant,
     /// Calls that `remaining` does not include.
     spent: u64,
-    /// Whether the server has stated `remaining`; otherwise it is assumed.
-    is_stated: bool,
+    origin: Origin,
     /// Own calls account for all that is used.
     is_sole_user: bool,
-    /// What was available after the last reset, as far as statements since show.
-    full: u64,
-    /// Calls since the last reset.
-    sent: u64,
-    /// Responses that agree with a continuous refill, less those that contradict it.
-    refill_observations: i32,
-    /// Calls that were spaced to look for a continuous refill.
-    probes: u32,
+    /// The most that was seen to be available at once since the last refusal; at least 1.
+    capacity: u64,
+    refill: RefillModel,
+    refused_at: Option<Instant>,
     refusals: u32,
-    /// After a refusal, a reset is not taken for a full quota.
-    is_trusted: bool,
+    /// Statements until own calls may be taken for all calls again.
+    shared_for: u64,
+}
+
+/// A statement that may include calls whose responses arrive later.
+#[derive(Clone, Copy, Debug)]
+struct OvertakingStatement {
+    remaining: u64,
+    /// The number of its response.
+    response: u64,
+}
+
+/// Where the remaining quota is known from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Origin {
+    Stated,
+    /// A stated reset has passed.
+    Reset,
+    /// The server states its quota only: own calls are counted.
+    OwnCalls,
 }
 
 impl LearnedLimit {
@@ -68,8 +82,8 @@ impl LearnedLimit {
         now: Instant,
         max_wait: Duration,
     ) -> Option<LearnedLimit> {
-        let quota = reported.quota.filter(|quota| *quota > 0);
-        let window = reported.window.map(|window| window.min(max_wait));
+        let quota = stated_quota(reported);
+        let window = stated_window(reported, max_wait);
         if reported.remaining.is_none() && (quota.is_none() || window.is_none()) {
             return None;
         }
@@ -80,19 +94,23 @@ impl LearnedLimit {
             window,
             remaining: 0,
             observed_at: now,
+            observed_responses: 0,
+            lowest_since: None,
             reset_at: now,
             spent: 0,
-            is_stated: false,
+            origin: Origin::OwnCalls,
             is_sole_user: true,
-            full: 0,
-            sent: traffic.in_flight + 1,
-            refill_observations: 0,
-            probes: 0,
+            capacity: 1,
+            refill: RefillModel::default(),
+            refused_at: None,
             refusals: 0,
-            is_trusted: true,
+            shared_for: 0,
         };
         match reported.remaining {
-            Some(remaining) => limit.state(remaining, reported.reset, call, traffic, now, max_wait),
+            Some(remaining) => {
+                limit.capacity = remaining.saturating_add(1);
+                limit.state(remaining, reported.reset, call, traffic, now, max_wait);
+            }
             None => limit.assume(traffic, now),
         }
         Some(limit)
@@ -110,23 +128,33 @@ impl LearnedLimit {
         now: Instant,
         max_wait: Duration,
     ) {
-        let quota = reported.quota.filter(|quota| *quota > 0).or(self.quota);
-        let window = reported.window.map(|window| window.min(max_wait)).or(self.window);
+        let quota = stated_quota(reported).or(self.quota);
+        let window = stated_window(reported, max_wait).or(self.window);
         if (quota, window) != (self.quota, self.window) {
             self.quota = quota;
             self.window = window;
-            self.refill_observations = self.refill_observations.min(0);
+            self.capacity = 1;
+            self.refill = RefillModel::default();
         }
         let Some(remaining) = reported.remaining else { return };
         // A call that was sent before the last statement arrived may have been counted before it: it adds no credit.
-        let is_concurrent = call.at <= self.observed_at;
-        if is_concurrent && remaining.saturating_sub(traffic.in_flight) >= self.credit(traffic, now) {
-            return;
+        let is_concurrent = call.responses_before < self.observed_responses;
+        let overtaken_by = self.lowest_since.filter(|lowest| lowest.response > call.responses_before);
+        let remaining = overtaken_by.map_or(remaining, |lowest| lowest.remaining.min(remaining));
+        let is_higher = remaining.saturating_sub(traffic.in_flight) >= self.credit(traffic, now);
+        if !is_concurrent && self.origin == Origin::Stated {
+            self.compare(remaining, traffic, now);
         }
-        if !is_concurrent && self.is_stated {
-            self.observe_refill(remaining, traffic, now);
+        let in_flight = traffic.in_flight;
+        let statement = RefillStatement { remaining, sent_at: call.at, in_flight, is_concurrent };
+        self.refill.state(statement, self.rate(), now);
+        self.capacity = self.capacity.max(remaining.saturating_add(1));
+        self.shared_for = self.shared_for.saturating_sub(1);
+        if !is_concurrent || !is_higher {
+            self.state(remaining, reported.reset, call, traffic, now, max_wait);
+        } else if self.lowest_since.is_none_or(|lowest| remaining <= lowest.remaining) {
+            self.lowest_since = Some(OvertakingStatement { remaining, response: traffic.responses });
         }
-        self.state(remaining, reported.reset, call, traffic, now, max_wait);
     }
 
     /// Takes over what a response states.
@@ -139,67 +167,81 @@ impl LearnedLimit {
         now: Instant,
         max_wait: Duration,
     ) {
-        self.full = self.full.max(remaining.saturating_add(self.sent));
         self.remaining = remaining;
-        self.observed_at = now;
-        self.spent = traffic.in_flight;
-        self.is_stated = true;
+        self.observe(traffic, now);
+        self.origin = Origin::Stated;
         self.reset_at = now + reset.or(self.window).unwrap_or(DEFAULT_RESET).min(max_wait);
-        self.is_sole_user = self.window().is_some_and(|(quota, window)| {
-            traffic.in_window(window, call.at) >= quota.saturating_sub(remaining)
-        }) && self.refusals < MAX_SOLE_REFUSALS;
+        self.is_sole_user = self.shared_for == 0
+            && self.rate().is_some_and(|rate| {
+                traffic.in_window(rate.window, call.at) >= rate.quota.saturating_sub(remaining)
+            });
+    }
+
+    /// What remains was learned or assumed now; the calls in flight may not be included.
+    fn observe(&mut self, traffic: &Traffic, now: Instant) {
+        self.observed_at = now;
+        self.observed_responses = traffic.responses;
+        self.lowest_since = None;
+        self.spent = traffic.in_flight;
     }
 
     /// Assumes that only own calls use the quota.
     fn assume(&mut self, traffic: &Traffic, now: Instant) {
-        let Some((quota, window)) = self.window() else { return };
-        let used = traffic.in_window(window, now) - traffic.in_flight;
-        self.remaining = quota.saturating_sub(used);
-        self.observed_at = now;
-        self.spent = traffic.in_flight;
-        self.is_stated = false;
+        let Some(rate) = self.rate() else { return };
+        let used = traffic.in_window(rate.window, now) - traffic.in_flight;
+        self.remaining = rate.quota.saturating_sub(used);
+        self.observe(traffic, now);
+        self.origin = Origin::OwnCalls;
         self.is_sole_user = true;
-        self.reset_at = now + window;
+        self.reset_at = now + rate.window;
     }
 
     /// At the stated reset the quota is full again. Returns `false` if nothing is known then.
     pub fn reset_if_due(&mut self, traffic: &Traffic, now: Instant) -> bool {
-        if self.reset_at > now {
+        if self.reset_at > now || self.refill.is_continuous() {
             return true;
         }
-        let was_stated = std::mem::take(&mut self.is_stated);
-        self.full = 0;
-        self.sent = traffic.in_flight;
-        match (self.quota, self.window) {
-            (Some(_), Some(_)) if !was_stated => self.assume(traffic, now),
-            (Some(quota), window) if was_stated => {
-                self.remaining = if self.is_trusted { quota } else { 1 };
-                self.observed_at = now;
-                self.spent = traffic.in_flight;
+        match (self.origin, self.quota) {
+            (_, None) => return false,
+            (Origin::OwnCalls, Some(_)) => self.assume(traffic, now),
+            (Origin::Stated | Origin::Reset, Some(_)) => {
+                self.origin = Origin::Reset;
+                self.remaining = self.capacity;
+                self.observe(traffic, now);
                 self.is_sole_user = false;
-                self.reset_at = now + window.unwrap_or(DEFAULT_RESET);
+                self.reset_at = now + self.window.unwrap_or(DEFAULT_RESET);
             }
-            _ => return false,
         }
         true
     }
 
-    pub fn spend(&mut self) {
+    pub fn spend(&mut self, now: Instant) {
         self.spent += 1;
-        self.sent += 1;
+        if self.remaining.saturating_sub(self.spent) <= self.capacity / 2 {
+            self.refill.begin_probing();
+        }
+        if let Some(rate) = self.rate() {
+            self.refill.spend(rate, self.capacity, now);
+        }
     }
 
     pub fn unspend(&mut self) {
         self.spent = self.spent.saturating_sub(1);
-        self.sent = self.sent.saturating_sub(1);
+        self.refill.unspend();
     }
 
-    /// A call was refused although there was credit.
-    pub fn distrust(&mut self) {
-        self.refusals = self.refusals.saturating_add(1);
-        self.is_sole_user &= self.refusals < MAX_SOLE_REFUSALS;
-        self.refill_observations = self.refill_observations.min(0) - REFUSAL_WEIGHT;
-        self.is_trusted &= self.is_stated;
+    /// A call was refused although there was credit. Calls that were sent before an earlier refusal arrived add nothing
+    /// to it.
+    pub fn distrust(&mut self, call: SentCall, now: Instant) {
+        if self.refused_at.is_some_and(|refused_at| call.at <= refused_at) {
+            return;
+        }
+        self.refused_at = Some(now);
+        self.shared_for = self.quota.unwrap_or(1).saturating_mul(1 << self.refusals);
+        self.refusals = (self.refusals + 1).min(MAX_DOUBLINGS);
+        self.is_sole_user = false;
+        self.capacity = 1;
+        self.refill.refuse();
     }
 
     pub fn is_reset(&self, now: Instant) -> bool {
@@ -210,30 +252,31 @@ impl LearnedLimit {
     pub fn ready_at(&self, traffic: &Traffic, now: Instant) -> Option<Instant> {
         let credit = self.credit(traffic, now);
         if credit > 0 {
-            return self.probe_at(credit, traffic).filter(|at| *at > now);
+            return self.probe_at(traffic).filter(|at| *at > now);
         }
-        let earlier = match self.window() {
-            Some((quota, window)) if self.refills_continuously() => {
-                let missing = (self.spent + 1).saturating_sub(self.remaining);
-                Some(self.observed_at + window.mul_f64(missing as f64 / quota as f64))
-            }
-            Some((quota, window)) if self.is_sole_user => {
-                let excess = (traffic.in_window(window, now) + 1).saturating_sub(quota);
-                traffic.expires_at(window, now, excess)
-            }
-            _ => None,
-        };
-        Some(earlier.map_or(self.reset_at, |earlier| earlier.min(self.reset_at)))
+        let Some(rate) = self.rate() else { return Some(self.reset_at) };
+        if let Some(refilled_at) = self.refill.next_token_at(rate) {
+            return Some(refilled_at);
+        }
+        let expires_at = self.is_sole_user.then(|| {
+            let excess = (traffic.in_window(rate.window, now) + 1).saturating_sub(rate.quota);
+            traffic.expires_at(rate.window, now, excess)
+        });
+        Some(expires_at.flatten().map_or(self.reset_at, |earlier| earlier.min(self.reset_at)))
     }
 
-    /// When the next call is sent that looks for a continuous refill; `None` if there is no reason to look for one.
-    fn probe_at(&self, credit: u64, traffic: &Traffic) -> Option<Instant> {
-        let (quota, window) = self.window()?;
-        let spacing = window.mul_f64(PROBE_SPACING / quota as f64);
-        let is_smaller = self.full.saturating_add(quota / 20) < quota && spacing <= MAX_PROBE_SPACING;
-        let is_undecided = self.refill_observations.abs() < REFILL_OBSERVATIONS && self.probes < MAX_PROBES;
-        let is_probed = is_undecided && self.is_stated && (is_smaller || spacing <= ALWAYS_PROBED);
-        if !is_probed || credit > self.full / 2 {
+    /// When the next call is sent that looks for a continuous refill, while there is credit left; `None` if there is no
+    /// reason to look for one: waiting for a window costs a part of the rate of fast limits only, and of buckets that
+    /// state less than their quota when they are full.
+    fn probe_at(&self, traffic: &Traffic) -> Option<Instant> {
+        let rate = self.rate()?;
+        let spacing = rate.time_for(PROBE_SPACING);
+        let is_smaller =
+            self.capacity.saturating_add(rate.quota / 20) < rate.quota && spacing <= MAX_PROBE_SPACING;
+        let is_probed = self.refill.is_probing()
+            && self.origin == Origin::Stated
+            && (is_smaller || spacing <= ALWAYS_PROBED);
+        if !is_probed {
             return None;
         }
         // Only a call that is alone tells what has come back.
@@ -244,49 +287,47 @@ impl LearnedLimit {
     /// Calls that may be sent now.
     fn credit(&self, traffic: &Traffic, now: Instant) -> u64 {
         let stated = self.remaining.saturating_sub(self.spent);
-        match self.window() {
-            Some((quota, window)) if self.refills_continuously() => {
-                let refilled = self.remaining.saturating_add(self.refill(quota, window, now) as u64);
-                refilled.min(quota).saturating_sub(self.spent)
-            }
-            Some((quota, window)) if self.is_sole_user => {
-                stated.max(quota.saturating_sub(traffic.in_window(window, now)))
-            }
-            _ => stated,
+        let Some(rate) = self.rate() else { return stated };
+        if let Some(refilled) = self.refill.available(rate, self.capacity, now) {
+            return refilled;
         }
+        if !self.is_sole_user {
+            return stated;
+        }
+        stated.max(rate.quota.saturating_sub(traffic.in_window(rate.window, now)))
     }
 
-    /// What a continuous refill has added since the last statement.
-    fn refill(&self, quota: u64, window: Duration, now: Instant) -> f64 {
-        let elapsed = now.saturating_duration_since(self.observed_at);
-        quota as f64 * elapsed.as_secs_f64() / window.as_secs_f64()
-    }
-
-    fn window(&self) -> Option<(u64, Duration)> {
-        self.quota.zip(self.window)
-    }
-
-    fn refills_continuously(&self) -> bool {
-        self.refill_observations >= REFILL_OBSERVATIONS
+    fn rate(&self) -> Option<StatedRate> {
+        Some(StatedRate { quota: self.quota?, window: self.window? })
     }
 
     /// Compares a statement with the one before it, if this call alone lies between them: a continuous refill adds a
     /// little in that time, a new window restores the whole quota.
-    fn observe_refill(&mut self, remaining: u64, traffic: &Traffic, now: Instant) {
-        let Some((quota, window)) = self.window() else { return };
-        let expected = self.refill(quota, window, now);
-        let is_undecided = self.refill_observations.abs() < REFILL_OBSERVATIONS;
-        self.probes += u32::from(self.spent == 1 && expected >= 2.0);
-        let is_alone = self.spent == 1 && !traffic.may_have_expired(window, self.observed_at, now);
-        // After a longer time a new window looks the same.
-        if !is_undecided || !is_alone || expected < 2.0 || expected > quota as f64 / 4.0 {
+    fn compare(&mut self, remaining: u64, traffic: &Traffic, now: Instant) {
+        let Some(rate) = self.rate() else { return };
+        let expected = rate.tokens_in(now.saturating_duration_since(self.observed_at));
+        if self.spent != 1 || expected < 2.0 {
             return;
         }
         let gained = remaining.saturating_add(1).saturating_sub(self.remaining) as f64;
-        if gained < 1.0 {
-            self.refill_observations -= 1;
-        } else if gained <= expected + 1.0 {
-            self.refill_observations += 1;
-        }
+        // After a longer time a new window looks the same.
+        let is_clear = expected <= rate.quota as f64 / 4.0
+            && !traffic.may_have_expired(rate.window, self.observed_at, now);
+        let shown = if !is_clear || gained > expected + 1.0 {
+            RefillEvidence::Inconclusive
+        } else if gained < 1.0 {
+            RefillEvidence::Contradicts
+        } else {
+            RefillEvidence::Agrees
+        };
+        self.refill.observe(shown, now);
     }
+}
+
+fn stated_quota(reported: &ReportedLimit) -> Option<u64> {
+    reported.quota.filter(|quota| *quota > 0)
+}
+
+fn stated_window(reported: &ReportedLimit, max_wait: Duration) -> Option<Duration> {
+    reported.window.map(|window| window.min(max_wait)).filter(|window| !window.is_zero())
 }
