@@ -8,7 +8,7 @@ use tollgate::internal::document::Problems;
 use crate::budget::{BudgetSpec, CallBudget};
 use crate::key_table::KeyTable;
 use crate::learned::{FirstCall, LearnSettings};
-use crate::throttle::Throttle;
+use crate::throttle::{FOREVER, Throttle};
 
 /// The longest wait that a server can cause, unless it is set.
 pub const DEFAULT_MAX_SERVER_WAIT: Duration = Duration::from_secs(3600);
@@ -131,8 +131,8 @@ impl ThrottleBuilder {
             true => FirstCall::WithOthers,
             false => FirstCall::Alone,
         };
-        let keys = KeyTable::new(LearnSettings { first_call, max_wait: self.max_server_wait });
-        Ok(Throttle::with(budget, self.learns, self.max_wait, keys))
+        let keys = KeyTable::new(LearnSettings { first_call, max_wait: self.max_server_wait.min(FOREVER) });
+        Ok(Throttle::with(budget, self.learns, self.max_wait.map(|wait| wait.min(FOREVER)), keys))
     }
 
     fn budget(&self) -> Result<CallBudget, BuildError> {

@@ -98,7 +98,7 @@ impl Throttle {
 
     /// As [`acquire`](Self::acquire), but fails as soon as it is known that the wait is longer than `max_wait`.
     pub async fn acquire_within(&self, key: &str, max_wait: Duration) -> Result<CallPermit, ThrottleError> {
-        self.acquire_before(key, Some(Instant::now() + max_wait)).await
+        self.acquire_before(key, Some(Instant::now() + max_wait.min(FOREVER))).await
     }
 
     /// The number of calls that wait.
@@ -141,8 +141,8 @@ impl Throttle {
     }
 }
 
-/// Longer than any program runs: a deadline for calls without one.
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Longer than any program runs: a deadline for calls without one. A longer wait could not be added to a time.
+pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Inner {
     /// Waits until the server allows a call, as far as it has said so.

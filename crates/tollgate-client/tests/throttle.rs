@@ -157,6 +157,19 @@ async fn the_longest_wait_that_a_server_can_cause_is_set() {
     assert!(start.elapsed() <= Duration::from_secs(6), "{:?}", start.elapsed());
 }
 
+/// A regression: the sum of a time and such a wait overflowed, and a server could cause the panic.
+#[tokio::test(start_paused = true)]
+async fn the_longest_duration_is_a_valid_wait() {
+    let builder = Throttle::builder().max_wait(Duration::MAX).max_server_wait(Duration::MAX);
+    let throttle = builder.build().unwrap();
+    let huge = u64::MAX.to_string();
+    call(&throttle, 200, &[("ratelimit-policy", &format!("\"a\";q=1;w={huge}"))]).await;
+    call(&throttle, 200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", &huge)]).await;
+    call(&throttle, 429, &[("retry-after", &huge)]).await;
+    assert!(throttle.acquire_within(KEY, Duration::ZERO).await.is_err());
+    assert!(throttle.acquire_within("another", Duration::MAX).await.is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_is_ignored_teaches_nothing() {
     let throttle = Throttle::builder().limit("5/s").ignore_server().build().unwrap();
