@@ -12,18 +12,18 @@ use crate::SOON;
 
 /// How many of sixty requests at once pass.
 async fn passed(store: &impl Store, charges: &[Charge]) -> u64 {
-    passed_at(store, |_| charges.to_vec(), 60, now()).await
+    passed_at(std::slice::from_ref(store), |_| charges.to_vec(), 60, now()).await
 }
 
-/// How many of several requests at once pass.
+/// How many of several requests at once pass, on several nodes by turns.
 async fn passed_at(
-    store: &impl Store,
+    nodes: &[impl Store],
     charges: impl Fn(usize) -> Vec<Charge>,
     count: usize,
     at: Time,
 ) -> u64 {
     let tasks = (0..count).map(|n| {
-        let store = store.clone();
+        let store = nodes[n % nodes.len()].clone();
         let charges = charges(n);
         tokio::spawn(async move {
             let outcome = store.charge(&charges, at).await;
@@ -69,8 +69,9 @@ pub async fn check(store: &impl Store) {
 }
 
 /// A denied hit drains a limit that counts denials once, also if another request took the last token between its look
-/// and its charge. A window keeps the latest attempts, so when the first ones expire it shows how many were counted.
-pub async fn check_counted<S: Store>(store: &S) {
+/// and its charge, or another node changed the value that it was to be written to. A window keeps the latest attempts, so when the first ones expire it shows how many were counted.
+pub async fn check_counted<S: Store>(nodes: &[S]) {
+    let store = &nodes[0];
     const LATER: Duration = Duration::from_secs(600);
     const EXPIRED: Duration = Duration::from_secs(3_700);
     let shapes = [Shape::SlidingLog, Shape::TieredWindow { levels: Levels::SMH }];
@@ -93,7 +94,7 @@ pub async fn check_counted<S: Store>(store: &S) {
             let first = Charge { cost: 40, ..tested.clone() };
             assert!(store.charge(&[first], start).await.admitted);
             let charges = |request| vec![tested.clone(), other(request)];
-            assert_eq!(passed_at(store, charges, 30, start + LATER).await, 20, "{shape:?}");
+            assert_eq!(passed_at(nodes, charges, 30, start + LATER).await, 20, "{shape:?}");
             let part = store.peek(std::slice::from_ref(tested), start + EXPIRED).await.limits.swap_remove(0);
             let left = answer_of(part).expect("it answers").decision.left;
             assert_eq!(left, 30, "{shape:?}: twenty passed, ten were denied");

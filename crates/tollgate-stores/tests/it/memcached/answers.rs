@@ -38,8 +38,8 @@ async fn denied_hits_do_not_drain_the_shared_limit() {
 async fn a_denied_hit_that_lost_a_race_is_counted_once() {
     let what = "denied hits that count on memcached";
     let (Some(one), Some(two)) = (Memcached::start(what), Memcached::start(what)) else { return };
-    let store = patient(&format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port));
-    together::check_counted(&store).await;
+    let url = format!("memcached://127.0.0.1:{},127.0.0.1:{}", one.port, two.port);
+    together::check_counted(&[patient(&url), patient(&url)]).await;
 }
 
 #[tokio::test]
