@@ -1,4 +1,4 @@
-//! The layer inside real axum and tonic servers on loopback, and with a real Redis behind it.
+//! The layer inside real axum and tonic servers on loopback, and with real stores behind it.
 
 mod app;
 mod cancel;

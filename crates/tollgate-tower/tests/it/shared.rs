@@ -1,4 +1,4 @@
-//! Counters on a real Redis that several processes share.
+//! Counters on real servers that several processes share.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -6,14 +6,20 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
+use tollgate_stores::counters::cassandra;
+use tollgate_testkit::servers::cassandra::Cassandra;
+use tollgate_testkit::servers::memcached::Memcached;
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_tower::RateLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 fn layer(redis: &Redis, rules: &str) -> RateLimitLayer {
+    layer_at(&redis.url(), rules)
+}
+
+fn layer_at(store: &str, rules: &str) -> RateLimitLayer {
     // A busy machine is slow; these tests are not about the deadline.
-    let builder =
-        RateLimitLayer::builder().rules(rules).store(&redis.url()).store_deadline(Duration::from_secs(20));
+    let builder = RateLimitLayer::builder().rules(rules).store(store).store_deadline(Duration::from_secs(20));
     builder.build().expect("valid rules")
 }
 
@@ -26,13 +32,65 @@ async fn status(layer: &RateLimitLayer) -> StatusCode {
 const OK: StatusCode = StatusCode::OK;
 const DENIED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
+/// Two layers have one limit, of a state that the store decides on and of one that it counts itself; a request that is not
+/// counted is refunded.
+async fn check_shared(store: &str) {
+    for algorithm in ["gcra", "fixed-window"] {
+        let rules = format!("rules: [{{id: {algorithm}, limit: 3/d, algorithm: {algorithm}}}]");
+        let [one, other] = [layer_at(store, &rules), layer_at(store, &rules)];
+        assert_eq!([status(&one).await, status(&other).await, status(&one).await], [OK; 3], "{algorithm}");
+        assert_eq!([status(&one).await, status(&other).await], [DENIED; 2], "{algorithm}");
+    }
+    let rules = "{deny_cache: false, rules: [{id: logins, limit: 1/d, count_when: failure}]}";
+    let layer = layer_at(store, rules);
+    for _ in 0..3 {
+        // The refund is sent in the background, so the next request may come before it.
+        let mut attempts = 0;
+        while status(&layer).await != OK {
+            attempts += 1;
+            assert!(attempts < 2000, "the charge was not refunded");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn layers_share_the_counters_of_one_redis() {
     let Some(redis) = Redis::start(Make::Redis, "layers that share a Redis") else { return };
-    let rules = "rules: [{id: all, limit: 3/h}]";
-    let [one, other] = [layer(&redis, rules), layer(&redis, rules)];
-    assert_eq!([status(&one).await, status(&other).await, status(&one).await], [OK; 3]);
-    assert_eq!([status(&one).await, status(&other).await], [DENIED; 2]);
+    check_shared(&redis.url()).await;
+}
+
+#[tokio::test]
+async fn layers_share_the_counters_of_one_memcached() {
+    let Some(memcached) = Memcached::start("layers that share a Memcached") else { return };
+    check_shared(&memcached.url()).await;
+}
+
+#[tokio::test]
+async fn layers_share_the_counters_of_one_cassandra() {
+    let Some(cassandra) = Cassandra::shared("layers that share a Cassandra") else { return };
+    let url = cassandra.url("layers");
+    let address = url.parse().expect("a valid address");
+    let mut attempts = 0;
+    // A new server does not know its first user at once.
+    while let Err(error) = cassandra::init(&address).await {
+        attempts += 1;
+        assert!(attempts < 600, "{error}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    check_shared(&url).await;
+}
+
+#[tokio::test]
+async fn a_layer_whose_memcached_dies_fails_open_or_closed() {
+    let Some(mut memcached) = Memcached::start("a layer whose Memcached dies") else { return };
+    let open = layer_at(&memcached.url(), "rules: [{id: all, limit: 1/h, on_store_error: open}]");
+    let closed = layer_at(&memcached.url(), "rules: [{id: other, limit: 9/h, on_store_error: closed}]");
+    assert_eq!([status(&open).await, status(&open).await, status(&closed).await], [OK, DENIED, OK]);
+    memcached.process.kill();
+    assert_eq!(status(&closed).await, StatusCode::SERVICE_UNAVAILABLE);
+    let open = layer_at(&memcached.url(), "rules: [{id: all, limit: 1/h, on_store_error: open}]");
+    assert_eq!([status(&open).await, status(&open).await], [OK; 2]);
 }
 
 #[tokio::test]
