@@ -217,6 +217,44 @@ fn gateways_share_a_limit_through_redis() {
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
 }
 
+/// Redis is killed, or accepts and stays silent.
+#[test]
+fn while_redis_does_not_answer_each_gateway_counts_for_itself() {
+    for signal in ["KILL", "STOP"] {
+        let Some(mut redis) = Redis::start(Make::Redis, "egress with a store that fails") else { return };
+        let api = Api::echo();
+        let url = redis.url();
+        let args = ["--limit", "3/h", "--max-wait", "0s", "--store", &url];
+        let gateways = [egress(&api.url(), &args), egress(&api.url(), &args)];
+        assert_eq!(get(&gateways[0], "/", &[]).status, 200);
+        match signal {
+            "KILL" => redis.process.kill(),
+            _ => redis.process.signal(signal),
+        }
+        for gateway in &gateways {
+            let statuses = [(); 5].map(|()| get(gateway, "/", &[]).status);
+            assert_eq!(statuses, [200, 200, 200, 429, 429], "SIG{signal}: limited, and neither stopped");
+        }
+        match signal {
+            "KILL" => redis.restart(&[]),
+            _ => redis.process.signal("CONT"),
+        }
+        let used = || redis.command(&["KEYS", "*"]).contains("budget");
+        eventually("the limit is shared again", || {
+            gateways.iter().for_each(|gateway| _ = get(gateway, "/", &[]));
+            used()
+        });
+    }
+}
+
+#[test]
+fn a_gateway_starts_without_its_store_and_counts_for_itself() {
+    let api = Api::echo();
+    let url = format!("redis://127.0.0.1:{}", free_port());
+    let gateway = egress(&api.url(), &["--limit", "2/h", "--max-wait", "0s", "--store", &url]);
+    assert_eq!([(); 3].map(|()| get(&gateway, "/", &[]).status), [200, 200, 429]);
+}
+
 #[test]
 fn the_example_with_reqwest_stays_under_a_limit_that_it_learns_or_is_given() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/reqwest/main.rs");
