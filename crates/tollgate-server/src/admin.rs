@@ -27,6 +27,7 @@ mod enforce;
 mod guard;
 mod health;
 mod keys;
+mod log;
 mod openapi;
 mod overrides;
 mod queue;

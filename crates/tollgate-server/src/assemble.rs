@@ -127,6 +127,7 @@ pub fn live_settings(
         trusted_header,
         envoy,
         decision_log,
+        log: config.log,
     })
 }
 

@@ -18,10 +18,12 @@ use tollgate::internal::rule::{OnExceed, Rule};
 use tollgate::internal::store::memory::MemoryFull;
 
 use crate::decision_log::DecisionLogConfig;
+use crate::log::LogSettings;
 use crate::tokens;
 
 mod decision_log;
 mod listen;
+mod log;
 pub mod memory;
 mod proxy;
 mod queue;
@@ -52,6 +54,7 @@ pub struct Config {
     pub state_every: Option<Duration>,
     pub headers: HeaderStyle,
     pub log_keys: LogKeys,
+    pub log: LogSettings,
     /// `None` if it is off.
     pub decision_log: Option<DecisionLogConfig>,
     pub jwt_keys_file: Option<PathBuf>,
@@ -178,6 +181,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         state_every: state::read_every(map),
         headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
+        log: log::read(map),
         decision_log: decision_log::read(map, folder),
         jwt_keys_file: jwt(map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),

@@ -24,6 +24,7 @@ use crate::config_history::ConfigHistory;
 use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::jwt::KeySet;
+use crate::log::LogSettings;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
@@ -69,6 +70,8 @@ pub struct LiveSettings {
     /// The header in which they name the client's address.
     pub trusted_header: ForwardingHeader,
     pub decision_log: Option<Arc<DecisionLog>>,
+    /// The level and format of the log in the file; the admin API may have changed them since.
+    pub log: LogSettings,
 }
 
 impl LiveSettings {

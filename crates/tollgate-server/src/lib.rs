@@ -22,6 +22,7 @@ mod fleet_bans;
 mod gate;
 mod json_body;
 mod jwt;
+mod log;
 mod log_rate;
 mod metrics;
 mod notice;

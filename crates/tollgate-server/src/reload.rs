@@ -21,8 +21,8 @@ use crate::assemble;
 use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
-use crate::notice;
 use crate::transport::proxy::Proxy;
+use crate::{log, notice};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A file modified more recently may change again within the resolution of its timestamp.
@@ -195,11 +195,16 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     if let (Some(proxy), Some(config)) = (&watched.proxy, config.proxy) {
         proxy.apply(config).map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     }
+    let is_log_changed = live.log != gate.live.load().log;
+    let log_settings = live.log;
     let applied = gate.apply(policy, live).map_err(|error| match &error {
         RuleSetError::Duplicate(id) => clash(id),
         error => in_file(error.to_string()),
     });
     applied.map(|generations| {
+        if is_log_changed {
+            log::set(log_settings);
+        }
         notice::log_warnings(warnings);
         Some(generations)
     })

@@ -42,6 +42,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         envoy: EnvoyLimits::new(Settings::default()),
         trusted_header: ForwardingHeader::default(),
         decision_log: None,
+        log: parsed.log,
     };
     Arc::new(Gate::new(EngineCore::new(policy), live))
 }

@@ -16,13 +16,13 @@ use tollgate::internal::identity::FieldSource;
 
 use crate::admin::Admin;
 use crate::assemble;
-use crate::cli::serve::{StopSignals, log_to_stderr, serve_admin, serve_http};
+use crate::cli::serve::{StopSignals, serve_admin, serve_http};
 use crate::cli::{Exit, out};
 use crate::client::{ClientRequest, ClientResponse, call};
 use crate::config::Config;
 use crate::connection::{self, AddressLimiter, FullResponse};
 use crate::gate::Gate;
-use crate::response;
+use crate::{log, response};
 
 const RULES: &str = include_str!("demo/rules.yaml");
 /// Reservations that the demo requests, and how many of them pass.
@@ -30,7 +30,7 @@ const TRIES: usize = 7;
 const PASS: usize = 5;
 
 pub fn run(once: bool) -> Exit {
-    log_to_stderr();
+    log::install();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let shown = runtime.context("no runtime").and_then(|runtime| runtime.block_on(demo(once)));
     match shown {

@@ -12,9 +12,10 @@ use tollgate::internal::time::{format_duration, parse_duration};
 use tollgate_client::Throttle;
 
 use crate::assemble;
-use crate::cli::serve::{ServeContext, log_to_stderr, runtime};
+use crate::cli::serve::{ServeContext, runtime};
 use crate::cli::{Exit, out};
 use crate::config::{Config, UpstreamAddress};
+use crate::log;
 use crate::log_rate::LogLimiter;
 use crate::transport::proxy::{Egress, EgressCallers, Proxy};
 
@@ -67,7 +68,7 @@ fn key_header(text: &str) -> Result<HeaderName, String> {
 }
 
 pub fn run(args: &EgressArgs) -> Exit {
-    log_to_stderr();
+    log::install();
     if !args.listen.ip().to_canonical().is_loopback() && !args.allow_remote {
         out::message(format!(
             "error: other machines could reach {}: listen on a loopback address, or add --allow-remote",

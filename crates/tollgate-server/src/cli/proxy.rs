@@ -7,9 +7,10 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::assemble;
-use crate::cli::serve::{ServeContext, log_to_stderr, runtime};
+use crate::cli::serve::{ServeContext, runtime};
 use crate::cli::{Exit, out};
 use crate::config::Config;
+use crate::log;
 
 #[derive(Args)]
 pub struct ProxyArgs {
@@ -37,7 +38,7 @@ pub struct ProxyArgs {
 }
 
 pub fn run(args: &ProxyArgs) -> Exit {
-    log_to_stderr();
+    log::install();
     let text = file_of(args).to_string();
     let runtime = match runtime() {
         Ok(runtime) => runtime,

@@ -27,7 +27,7 @@ use crate::transport::grpc::{self, GrpcServer};
 use crate::transport::http::{self, AllowedCallers, CallerAccess};
 use crate::transport::proxy::{self, Certificate, Proxy};
 use crate::transport::resp::{self, RespServer};
-use crate::{assemble, fleet_bans, notice, systemd, tokens::Tokens};
+use crate::{assemble, fleet_bans, log, notice, systemd, tokens::Tokens};
 
 /// How long a start waits for the bans of the central store.
 const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,12 +36,13 @@ const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 const BACKLOG: u32 = 1024;
 
 pub fn run(path: &Path) -> Exit {
-    log_to_stderr();
+    log::install();
     let seen = FileStamp::of(path);
     let (mut config, text) = match Config::load(path) {
         Ok(loaded) => loaded,
         Err(problems) => return out::problems(&problems),
     };
+    log::set(config.log);
     let assembled = assemble::tokens(&config).and_then(|tokens| {
         let (state, lock) = assemble::state_file(&config)?;
         Ok((assemble::gate(&mut config, text, Some(&state))?, tokens, state, lock))
@@ -97,12 +98,6 @@ impl ServeContext {
             }
         }
     }
-}
-
-pub fn log_to_stderr() {
-    let format = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
-    // Fails harmlessly if a subscriber is installed already, by an earlier call of a test.
-    format.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init().ok();
 }
 
 /// Raises the limit of open files to the maximum: each connection is a file descriptor.

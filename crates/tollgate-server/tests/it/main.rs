@@ -19,6 +19,7 @@ mod gateways;
 mod grpc;
 mod jwt;
 mod load_balancers;
+mod log;
 mod memory_full;
 mod proxy;
 mod reload;

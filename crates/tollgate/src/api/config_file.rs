@@ -8,7 +8,7 @@ use crate::engine::MemorySettings;
 use crate::policy::{PolicyParts, PolicySnapshot, Settings};
 
 /// Settings of the server's listeners, stores and logs. A test of the server compares both lists of settings.
-pub const SETTINGS_OF_THE_SERVER: [&str; 22] = [
+pub const SETTINGS_OF_THE_SERVER: [&str; 23] = [
     "audit",
     "compat",
     "decision_log",
@@ -16,6 +16,7 @@ pub const SETTINGS_OF_THE_SERVER: [&str; 22] = [
     "headers",
     "jwt",
     "listen",
+    "log",
     "log_keys",
     "on_rules_error",
     "proxy",
