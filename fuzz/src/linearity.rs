@@ -8,6 +8,7 @@ mod bodies;
 mod client;
 mod connections;
 mod documents;
+mod envoy;
 mod http2;
 mod identity;
 mod resp;
@@ -47,6 +48,7 @@ pub fn cases() -> impl Iterator<Item = &'static Case> {
         documents::CASES,
         identity::CASES,
         resp::CASES,
+        envoy::CASES,
         client::CASES,
         stores::CASES,
     ]

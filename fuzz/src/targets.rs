@@ -2,6 +2,7 @@
 
 mod client;
 mod documents;
+mod envoy;
 mod http;
 mod identity;
 mod resp;
@@ -45,6 +46,8 @@ pub const TARGETS: &[Target] = &[
     tokens::KEY_SET,
     tokens::RECEIPT,
     resp::RESP,
+    envoy::CONFIG,
+    envoy::REQUEST,
     stores::REDIS,
     stores::MEMCACHED,
     stores::VALUES,

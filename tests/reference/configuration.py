@@ -8,8 +8,7 @@ from settings import Key, Map, file
 
 INTRODUCTION = """Every key that the configuration file may have, and what the parser accepts for it. What the keys do, with
 examples: [configuration](../configuration.md), [the proxy](../proxy.md#settings). `compat` and
-`envoy_config` belong to protocols that this version does not have:
-[accepted without effect](../configuration.md#accepted-without-effect).
+`envoy_config` are for [Envoy](../envoy.md).
 
 The same as a JSON Schema, for completion in an editor: [tollgate.schema.json](tollgate.schema.json). Editors with the YAML
 language server read it from the first line of the file: `# yaml-language-server: $schema=PATH`.

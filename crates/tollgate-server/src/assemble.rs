@@ -40,7 +40,9 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         Problem::new(None, "memory", format!("{} bytes cannot be reserved: {error}", setup.memory_bytes))
     })?;
     let counts = Arc::default();
-    let live = live_settings(config, ConfigHistory::new(text), decision_log(config, None, &counts)?)?;
+    let envoy = EnvoyLimits::load(config.envoy.clone(), &config.settings)?;
+    let log = decision_log(config, None, &counts)?;
+    let live = live_settings(config, ConfigHistory::new(text), log, envoy)?;
     let receipts = receipts(config)?;
     let mut gate = match state.and_then(|state| restore(state, &live.history, setup.clone())) {
         Some((engine, history)) => Gate::new(engine, LiveSettings { history, ..live }),
@@ -111,12 +113,12 @@ pub fn live_settings(
     config: &Config,
     history: ConfigHistory,
     decision_log: Option<Arc<DecisionLog>>,
+    envoy: EnvoyLimits,
 ) -> Result<LiveSettings, Problems> {
     let jwt = config.jwt_keys_file.as_deref().map(key_set).transpose();
     let jwt = jwt.map_err(|error| Problem::new(None, "jwt.keys_file", format!("{error:#}")))?;
     let allow = config.allow.clone();
     let trusted = config.trusted.clone();
-    let envoy = EnvoyLimits::new(config.settings.clone());
     let trusted_header = config.trusted_header;
     Ok(LiveSettings {
         headers: config.headers,

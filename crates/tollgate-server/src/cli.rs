@@ -20,6 +20,7 @@ mod demo;
 mod egress;
 mod enforce;
 mod health;
+mod import;
 mod init;
 mod input_file;
 mod key;
@@ -101,6 +102,9 @@ most --max-wait; later ones are answered with 429 and Retry-After. What the API 
   tollgate init                    # tollgate.yaml in this folder
   tollgate init /etc/tollgate --state-dir /var/lib/tollgate")]
     Init(init::InitArgs),
+    /// Print the limits of another limiter's configuration as rules
+    #[command(subcommand)]
+    Import(import::ImportCommand),
     /// Query the decision API of a running server: exits 0 if allowed, 1 if denied
     #[command(after_help = "Example:
   tollgate check POST /login --email ann@example.com")]
@@ -214,6 +218,7 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Egress(args) => egress::run(&args),
         CliCommand::Demo { once } => demo::run(once),
         CliCommand::Init(args) => init::run(&args),
+        CliCommand::Import(command) => import::run(&command),
         CliCommand::Check(args) => check::run(&args),
         CliCommand::Rules(command) => rules::run(&command),
         CliCommand::Ban(command) => ban::run(&command),

@@ -18,6 +18,7 @@ use tollgate::internal::rule::{OnExceed, Rule};
 use tollgate::internal::store::memory::MemoryFull;
 
 use crate::decision_log::DecisionLogConfig;
+use crate::envoy::{Compat, EnvoySettings};
 use crate::log::LogSettings;
 use crate::tokens;
 
@@ -75,6 +76,7 @@ pub struct Config {
     /// The allow list, which the policy has, too.
     pub allow: Vec<Key>,
     pub policy: PolicyParts,
+    pub envoy: EnvoySettings,
     /// The settings of the policy, which the policy has, too.
     pub settings: Settings,
     /// Settings that are valid but have no effect in this version.
@@ -140,13 +142,6 @@ pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     })
 }
 
-/// How requests of Envoy are counted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Compat {
-    Tollgate,
-    Envoy,
-}
-
 const HEADERS: [(&str, HeaderStyle); 4] = [
     ("ietf", HeaderStyle::Ietf),
     ("x-ratelimit", HeaderStyle::XRateLimit),
@@ -193,11 +188,11 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         store,
         rules_db,
         allow: policy.allow.clone(),
+        envoy: envoy(map, folder),
         settings: policy.settings.clone(),
         policy,
         without_effect: Vec::new(),
     };
-    not_in_this_version(map, &mut idle);
     if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
         && config.tokens_file.is_none()
         && std::env::var_os(tokens::TOKENS_ENV).is_none()
@@ -241,13 +236,10 @@ fn ineffective_in_rules(
         .collect()
 }
 
-/// Settings that this version does not support.
-fn not_in_this_version(map: &mut MapReader<'_, '_>, idle: &mut Vec<String>) {
-    if let Some(node) = map.optional("envoy_config") {
-        map.reject("envoy_config", node, "Envoy's protocol is not supported by this version");
-    }
-    if map.optional_choice("compat", &COMPAT) == Some(Compat::Envoy) {
-        idle.push("compat: envoy".to_owned());
+fn envoy(map: &mut MapReader<'_, '_>, folder: &Path) -> EnvoySettings {
+    EnvoySettings {
+        folder: map.optional_text("envoy_config").map(|name| folder.join(name)),
+        compat: map.optional_choice("compat", &COMPAT).unwrap_or_default(),
     }
 }
 

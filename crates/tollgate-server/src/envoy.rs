@@ -1,30 +1,88 @@
 //! Rate limit requests of Envoy, whatever the protocol: what they ask, and how they are decided.
 //!
-//! The rules in force are asked about every descriptor. Limits beside them, which requests bring along, are policies of
-//! their own over the same counters.
+//! The rules in force are asked about every descriptor. Limits beside them, of the configuration of envoyproxy/ratelimit
+//! and those that requests bring along, are policies of their own over the same counters.
 
+use std::path::{Path, PathBuf};
+
+use tollgate::Time;
 use tollgate::internal::document::{self, MapReader, Problem, Problems};
 use tollgate::internal::policy::{PolicyParts, PolicySnapshot, Settings};
 
 mod answer;
+pub mod config;
 mod decide;
 mod hit;
 mod overrides;
 mod request;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use answer::{DescriptorStatus, RateLimitAnswer};
+use config::{ConfigTexts, EnvoyConfig};
 pub use decide::decide;
 use overrides::LimitOverrides;
 pub use request::{Descriptor, Entry, LimitOverride, LimitUnit, RateLimitRequest, RequestError};
 
+/// How requests of Envoy are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compat {
+    /// All descriptors or none; a denial counts nowhere.
+    #[default]
+    Tollgate,
+    /// As envoyproxy/ratelimit: each descriptor by itself, denials included.
+    Envoy,
+}
+
+/// The settings of Envoy's requests.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct EnvoySettings {
+    /// The folder with the configuration of envoyproxy/ratelimit, if there is one.
+    pub folder: Option<PathBuf>,
+    pub compat: Compat,
+}
+
 /// The limits of Envoy's requests beside the rules in force.
 pub struct EnvoyLimits {
+    settings: EnvoySettings,
+    config: Option<EnvoyConfig>,
     overrides: LimitOverrides,
 }
 
 impl EnvoyLimits {
-    pub fn new(settings: Settings) -> EnvoyLimits {
-        EnvoyLimits { overrides: LimitOverrides::new(settings) }
+    /// Reads the configuration of envoyproxy/ratelimit, if there is one.
+    pub fn load(settings: EnvoySettings, policy: &Settings) -> Result<EnvoyLimits, Problems> {
+        let texts = settings.folder.as_deref().map(ConfigTexts::read).transpose()?;
+        EnvoyLimits::of_texts(settings, texts, policy)
+    }
+
+    fn of_texts(
+        settings: EnvoySettings,
+        texts: Option<ConfigTexts>,
+        policy: &Settings,
+    ) -> Result<EnvoyLimits, Problems> {
+        let compat = settings.compat;
+        let config = texts.map(|texts| EnvoyConfig::new(texts, compat, policy.clone())).transpose()?;
+        Ok(EnvoyLimits { settings, config, overrides: LimitOverrides::new(policy.clone(), compat) })
+    }
+
+    /// Takes over what counters of the limits that it replaces need.
+    pub fn inherit(self, old: &EnvoyLimits, now: Time) -> EnvoyLimits {
+        let config = match (self.config, &old.config) {
+            (Some(config), Some(old)) => Some(config.inherit(old, now)),
+            (config, _) => config,
+        };
+        EnvoyLimits { config, ..self }
+    }
+
+    /// Whether both were read from the same texts, with the same settings.
+    pub fn is_same_as(&self, other: &EnvoyLimits) -> bool {
+        let texts = |limits: &EnvoyLimits| limits.config.as_ref().map(|config| config.texts().clone());
+        self.settings == other.settings && texts(self) == texts(other)
+    }
+
+    pub fn folder(&self) -> Option<&Path> {
+        self.settings.folder.as_deref()
     }
 }
 

@@ -20,6 +20,7 @@ use tollgate::internal::store::memory::MemoryFull;
 use crate::assemble;
 use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
 use crate::connection::{Shutdown, shutdown_requested};
+use crate::envoy::EnvoyLimits;
 use crate::gate::Gate;
 use crate::transport::proxy::Proxy;
 use crate::{log, notice};
@@ -102,22 +103,58 @@ impl FileStamp {
     }
 }
 
+/// The configuration file and the files of Envoy's folder at one poll.
+#[derive(Clone, PartialEq, Eq)]
+struct Seen {
+    file: FileStamp,
+    folder: Vec<(PathBuf, Option<FileStamp>)>,
+}
+
+impl Seen {
+    /// `None` while the configuration file is missing.
+    fn of(path: &Path, folder: Option<&Path>) -> Option<Seen> {
+        let file = FileStamp::of(path)?;
+        let list = folder.and_then(|folder| fs::read_dir(folder).ok());
+        let paths = list.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let mut folder: Vec<_> = paths.map(|path| (path.clone(), FileStamp::of(&path))).collect();
+        folder.sort_by(|one, other| one.0.cmp(&other.0));
+        Some(Seen { file, folder })
+    }
+
+    fn is_unchanged_since(&self, earlier: &Seen) -> bool {
+        let same = |((path, now), (known, then)): (&(PathBuf, _), &(PathBuf, _))| {
+            let now: &Option<FileStamp> = now;
+            let then: &Option<FileStamp> = then;
+            path == known
+                && match (now, then) {
+                    (Some(now), Some(then)) => now.is_unchanged_since(then),
+                    (now, then) => now.is_none() && then.is_none(),
+                }
+        };
+        self.file.is_unchanged_since(&earlier.file)
+            && self.folder.len() == earlier.folder.len()
+            && self.folder.iter().zip(&earlier.folder).all(same)
+    }
+}
+
 /// Runs until the shutdown; SIGHUP reloads the file at once.
 pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, mut shutdown: Shutdown) {
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut in_force = watched.initial_stamp.clone();
-    let mut changing: Option<FileStamp> = None;
+    let see = || Seen::of(&watched.path, gate.live.load().envoy.folder());
+    // The folder may have changed since it was read: the first poll compares it with what is in force.
+    let mut in_force = watched.initial_stamp.clone().map(|file| Seen { file, folder: Vec::new() });
+    let mut changing: Option<Seen> = None;
     loop {
         tokio::select! {
             () = shutdown_requested(&mut shutdown) => return,
             _ = hangup.recv() => {
-                in_force = FileStamp::of(&watched.path);
+                in_force = see();
                 apply(&gate, &watched);
             }
             _ = ticks.tick() => {
                 gate.clock.reanchor();
-                let Some(seen) = FileStamp::of(&watched.path) else { continue }; // temporarily missing
+                let Some(seen) = see() else { continue }; // temporarily missing
                 if in_force.as_ref().is_some_and(|known| seen.is_unchanged_since(known)) {
                     in_force = Some(seen);
                     changing = None;
@@ -160,9 +197,13 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
         );
         return Err(Problems::from(problem).in_file(&watched.path.display().to_string()));
     }
-    if gate.live.load().history.text() == text && config.jwt_keys_file.is_none() {
+    let in_this_file = |problems: Problems| problems.in_file(&watched.path.display().to_string());
+    let envoy = EnvoyLimits::load(config.envoy.clone(), &config.settings).map_err(in_this_file)?;
+    let known = gate.live.load();
+    if known.history.text() == text && config.jwt_keys_file.is_none() && known.envoy.is_same_as(&envoy) {
         return Ok(None);
     }
+    let envoy = envoy.inherit(&known.envoy, gate.now());
     if StartupSettings::of(&config) != watched.startup {
         tracing::warn!(
             "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file change only with a restart"
@@ -181,7 +222,7 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     let in_use = gate.live.load().decision_log.clone();
     let live = assemble::decision_log(&config, in_use.as_ref(), &gate.decision_log_counts)
         .map_err(Problems::from)
-        .and_then(|log| assemble::live_settings(&config, history, log))
+        .and_then(|log| assemble::live_settings(&config, history, log, envoy))
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
     let in_file = |message: String| {
         Problems::from(Problem::new(None, "rules", message)).in_file(&watched.path.display().to_string())

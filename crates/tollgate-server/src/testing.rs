@@ -15,7 +15,8 @@ use tollgate::internal::{EngineCore, PolicySnapshot};
 pub use crate::admin::testing as admin;
 use crate::config::Config;
 use crate::config_history::ConfigHistory;
-use crate::envoy::EnvoyLimits;
+pub use crate::envoy::testing as envoy;
+use crate::envoy::{EnvoyLimits, EnvoySettings};
 use crate::gate::{Gate, LiveSettings};
 use crate::jwt::KeySet;
 pub use crate::queue::enqueue_and_answer;
@@ -39,7 +40,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         history,
         allow: Vec::new(),
         trusted: TrustedProxies::default(),
-        envoy: EnvoyLimits::new(Settings::default()),
+        envoy: EnvoyLimits::load(EnvoySettings::default(), &Settings::default()).expect("nothing is read"),
         trusted_header: ForwardingHeader::default(),
         decision_log: None,
         log: parsed.log,

@@ -7,6 +7,7 @@ use tollgate::internal::EngineVerdict;
 use tollgate::internal::headers::Headers;
 use tollgate::internal::verdict::LimitVerdict;
 
+use super::config::{ConfiguredLimit, LimitMode, Quantity};
 use super::request::LimitUnit;
 
 #[derive(Debug, Default)]
@@ -19,13 +20,22 @@ pub struct RateLimitAnswer {
 
 impl RateLimitAnswer {
     pub fn is_over_limit(&self) -> bool {
-        self.statuses.iter().any(|status| status.is_over_limit)
+        self.statuses.iter().any(|status| status.is_over_limit && !status.is_quota)
+    }
+
+    /// The positions of the descriptors over a limit in quota mode; `None` if no limit is in quota mode.
+    pub fn quota_violations(&self) -> Option<Vec<usize>> {
+        let statuses = || self.statuses.iter().enumerate().filter(|(_, status)| status.is_quota);
+        statuses().next()?;
+        Some(statuses().filter(|(_, status)| status.is_over_limit).map(|(n, _)| n).collect())
     }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DescriptorStatus {
     pub is_over_limit: bool,
+    /// Whether the limit is in quota mode: the request passes even if this is over the limit.
+    pub is_quota: bool,
     /// The limit that decided; `None` if none applies.
     pub limit: Option<StatusLimit>,
     pub remaining: u32,
@@ -50,11 +60,54 @@ impl DescriptorStatus {
         let remaining = reported.map_or(0, |limit| limit.remaining + refunded.min(limit.limit.capacity()));
         DescriptorStatus {
             is_over_limit: !verdict.allowed,
+            is_quota: false,
             limit: reported.map(StatusLimit::of),
             remaining: saturated(remaining),
-            reset_after: exact.map(|exact| Duration::from_secs(exact.as_nanos().div_ceil(NANOS) as u64)),
+            reset_after: exact.map(whole_seconds),
         }
     }
+
+    /// The status by the verdict of a configured limit.
+    pub fn configured(
+        configured: &ConfiguredLimit,
+        verdict: &EngineVerdict,
+        refunded: u64,
+    ) -> DescriptorStatus {
+        let is_quota = configured.mode == LimitMode::Quota;
+        let Some(limit) = verdict.limits().first() else {
+            return DescriptorStatus {
+                is_over_limit: !verdict.allowed,
+                is_quota,
+                ..DescriptorStatus::default()
+            };
+        };
+        let is_over_limit = match configured.mode {
+            LimitMode::Enforce => !verdict.allowed,
+            LimitMode::Shadow => false,
+            LimitMode::Quota => !limit.allowed,
+        };
+        let remaining = if limit.allowed { limit.remaining + refunded } else { 0 };
+        let status_limit = match configured.quantity {
+            Quantity::Unlimited => None,
+            Quantity::PerUnit { requests, unit } => Some(StatusLimit {
+                name: configured.name.to_string(),
+                requests_per_unit: requests,
+                unit: Some(unit),
+            }),
+        };
+        DescriptorStatus {
+            is_over_limit,
+            is_quota,
+            limit: status_limit,
+            remaining: saturated(remaining),
+            reset_after: Some(whole_seconds(limit.retry_after.unwrap_or(limit.reset_after))),
+        }
+    }
+}
+
+/// Rounded up.
+fn whole_seconds(exact: Duration) -> Duration {
+    Duration::from_secs(u64::try_from(exact.as_nanos().div_ceil(NANOS)).unwrap_or(u64::MAX))
 }
 
 const NANOS: u128 = 1_000_000_000;

@@ -7,26 +7,24 @@ use tollgate::internal::PolicySnapshot;
 use tollgate::internal::policy::Settings;
 
 use super::hit::COUNTED_BY;
-use super::policy_of;
 use super::request::LimitOverride;
+use super::{Compat, policy_of};
 
 /// Distinct limits that are kept; more are made anew. Counters are not part of it.
 const MAX_KEPT: usize = 1_024;
-
-/// A limit of more than a billion a second is not supported, and not reached.
-const MAX_REQUESTS: u32 = 1_000_000_000;
 
 /// The path of their hits.
 pub const PATH: &str = "/override";
 
 pub struct LimitOverrides {
     settings: Settings,
+    compat: Compat,
     made: Mutex<HashMap<LimitOverride, Arc<PolicySnapshot>>>,
 }
 
 impl LimitOverrides {
-    pub fn new(settings: Settings) -> LimitOverrides {
-        LimitOverrides { settings, made: Mutex::default() }
+    pub fn new(settings: Settings, compat: Compat) -> LimitOverrides {
+        LimitOverrides { settings, compat, made: Mutex::default() }
     }
 
     /// The policy of a limit.
@@ -39,11 +37,11 @@ impl LimitOverrides {
             made.clear();
         }
         let LimitOverride { requests_per_unit, unit } = limit;
-        let requests_per_unit = requests_per_unit.min(MAX_REQUESTS);
         let rules = format!(
-            "rules: [{{ id: envoy-override, key: 'attr:{COUNTED_BY}', limit: {requests_per_unit}/{}, \
-             algorithm: fixed-window }}]",
-            unit.name().to_ascii_lowercase()
+            "rules: [{{ id: envoy-override, key: 'attr:{COUNTED_BY}', limit: {}, \
+             algorithm: fixed-window, count_denied: {} }}]",
+            unit.rate(requests_per_unit),
+            self.compat == Compat::Envoy
         );
         let policy = policy_of(&rules, self.settings.clone()).expect("any number per unit is a limit");
         let policy = Arc::new(policy);
@@ -59,7 +57,7 @@ mod tests {
 
     #[test]
     fn every_limit_is_a_policy_of_one_rule() {
-        let overrides = LimitOverrides::new(Settings::default());
+        let overrides = LimitOverrides::new(Settings::default(), Compat::Tollgate);
         for requests_per_unit in [0, 1, u32::MAX] {
             for unit in LimitUnit::ALL {
                 let policy = overrides.policy(LimitOverride { requests_per_unit, unit });

@@ -10,6 +10,8 @@ use crate::check_bounds::{MAX_COST, MAX_PATH_BYTES, MAX_VALUE_BYTES};
 
 const MAX_DESCRIPTORS: usize = 100;
 const MAX_ENTRIES: usize = 64;
+/// A limit of more than a billion a second is not supported, and not reached.
+const MAX_REQUESTS: u32 = 1_000_000_000;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RateLimitRequest<'a> {
@@ -65,6 +67,16 @@ impl LimitUnit {
 
     pub fn from_number(number: u32) -> Option<LimitUnit> {
         Self::ALL.into_iter().find(|unit| *unit as u32 == number)
+    }
+
+    /// By its name, in any case.
+    pub fn parse(name: &str) -> Option<LimitUnit> {
+        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// A number per unit as a rule has it.
+    pub fn rate(self, requests: u32) -> String {
+        format!("{}/{}", requests.min(MAX_REQUESTS), self.name().to_ascii_lowercase())
     }
 
     pub fn of(unit: Unit) -> LimitUnit {

@@ -20,6 +20,7 @@ use crate::tokens::{Role, Tokens};
 mod check_request;
 mod check_response;
 mod forward_auth;
+mod rate_limit_json;
 mod settle;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -33,12 +34,13 @@ const MAX_BATCH_BYTES: usize = 4 << 20;
 const MAX_BATCH: usize = 1_000;
 
 /// Each path with its method.
-pub const ROUTES: [(&str, &str); 5] = [
+pub const ROUTES: [(&str, &str); 6] = [
     ("POST", "/v1/check"),
     ("POST", "/v1/check/batch"),
     ("POST", "/v1/settle"),
     ("GET", "/v1/request-allowed"),
     ("GET", forward_auth::PATH),
+    ("POST", rate_limit_json::PATH),
 ];
 
 /// Which callers are served.
@@ -127,6 +129,9 @@ async fn route(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
         "/v1/check" => check(gate, request).await,
         "/v1/check/batch" => batch(gate, request).await,
         "/v1/settle" => settle_receipt(gate, request).await,
+        rate_limit_json::PATH => {
+            rate_limit_json::decide(gate, &read_body(request, MAX_CHECK_BYTES).await?).await
+        }
         _ => request_allowed(gate, &request).await,
     }
 }

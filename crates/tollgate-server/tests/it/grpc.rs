@@ -5,6 +5,7 @@ use tonic::Code;
 
 mod bad_input;
 mod client;
+mod envoy_config;
 mod messages;
 mod python;
 

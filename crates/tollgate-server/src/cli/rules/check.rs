@@ -10,6 +10,7 @@ use tollgate::internal::document::Problems;
 use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};
 use crate::config::Config;
+use crate::envoy::EnvoyLimits;
 
 /// How many bytes of comments at the start of a file are skipped.
 const MAX_LOOK_BYTES: u64 = 1 << 20;
@@ -47,6 +48,7 @@ fn check(file: &Path) -> Result<Checked, Problems> {
     let _progress = Progress::start(format!("checking {}", file.display()), None);
     let (mut config, _) = Config::load(file)?;
     let policy = config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
+    EnvoyLimits::load(config.envoy.clone(), &config.settings)?;
     let warnings = policy.warnings().into_lines();
     Ok(Checked { rules: policy.rules().len(), without_effect: config.without_effect, warnings })
 }

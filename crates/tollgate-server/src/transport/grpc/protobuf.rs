@@ -132,6 +132,8 @@ pub trait WriteFields {
     /// Also if it is empty: for elements of a list and members of a oneof.
     fn put_bytes(&mut self, number: u32, value: &[u8]);
     fn put_text(&mut self, number: u32, value: &str);
+    /// Also if it is zero: for members of a oneof.
+    fn put_double(&mut self, number: u32, value: f64);
     fn put_message(&mut self, number: u32, write: impl FnOnce(&mut Self));
 }
 
@@ -153,6 +155,11 @@ impl WriteFields for Vec<u8> {
         if !value.is_empty() {
             self.put_bytes(number, value.as_bytes());
         }
+    }
+
+    fn put_double(&mut self, number: u32, value: f64) {
+        push_varint(self, u64::from(number) << 3 | 1);
+        self.extend_from_slice(&value.to_le_bytes());
     }
 
     fn put_message(&mut self, number: u32, write: impl FnOnce(&mut Self)) {

@@ -20,7 +20,7 @@ pub async fn should_rate_limit(
 ) -> Result<(), CallError> {
     let request = read_request(message)?;
     let answer = envoy::decide(gate, &request).await?;
-    response.send(|message| write_answer(message, &answer)).ok();
+    response.send(|message| write_answer(message, &request, &answer)).ok();
     Ok(())
 }
 
@@ -112,7 +112,7 @@ fn code(is_over_limit: bool) -> u64 {
     if is_over_limit { OVER_LIMIT } else { OK }
 }
 
-pub fn write_answer(message: &mut Vec<u8>, answer: &RateLimitAnswer) {
+fn write_answer(message: &mut Vec<u8>, request: &RateLimitRequest<'_>, answer: &RateLimitAnswer) {
     message.put_varint(1, code(answer.is_over_limit()));
     for status in &answer.statuses {
         message.put_message(2, |message| write_status(message, status));
@@ -123,6 +123,44 @@ pub fn write_answer(message: &mut Vec<u8>, answer: &RateLimitAnswer) {
             header.put_text(2, value);
         });
     }
+    if let Some(violations) = answer.quota_violations() {
+        message.put_message(6, |metadata| write_metadata(metadata, request, &violations));
+    }
+}
+
+/// What envoyproxy/ratelimit reports of limits in quota mode, as a `google.protobuf.Struct`.
+fn write_metadata(metadata: &mut Vec<u8>, request: &RateLimitRequest<'_>, violations: &[usize]) {
+    let field = |metadata: &mut Vec<u8>, name: &str, write: &dyn Fn(&mut Vec<u8>)| {
+        metadata.put_message(1, |entry| {
+            entry.put_text(1, name);
+            entry.put_message(2, write);
+        });
+    };
+    field(metadata, "domain", &|value| value.put_bytes(3, request.domain.as_bytes()));
+    field(metadata, "quotaModeEnabled", &|value| value.put_varint(4, 1));
+    field(metadata, "quotaModeViolations", &|value| {
+        value.put_message(6, |list| {
+            violations.iter().for_each(|n| list.put_message(1, |item| item.put_double(2, *n as f64)));
+        });
+    });
+    field(metadata, "descriptors", &|value| {
+        value.put_message(6, |list| {
+            for descriptor in &request.descriptors {
+                list.put_message(1, |item| {
+                    item.put_message(5, |map| {
+                        field(map, "entries", &|value| {
+                            value.put_message(6, |list| {
+                                for Entry { key, value } in &descriptor.entries {
+                                    let text = format!("{key}={value}");
+                                    list.put_message(1, |item| item.put_bytes(3, text.as_bytes()));
+                                }
+                            });
+                        });
+                    });
+                });
+            }
+        });
+    });
 }
 
 fn write_status(message: &mut Vec<u8>, status: &DescriptorStatus) {

@@ -126,7 +126,7 @@ fn a_busy_port_is_1_and_named_with_what_it_was_for() {
 #[test]
 fn unsupported_settings_are_reported() {
     let (_folder, path) = configured("envoy_config: envoy/\n");
-    fails(&tollgate(&["rules", "check", &path]), 3, &["envoy_config", "this version"]);
+    fails(&tollgate(&["rules", "check", &path]), 3, &["envoy_config", "cannot be read"]);
     let (_folder, path) = configured(
         "nodes: 3
 listen: { proxy: 127.0.0.1:8000 }

@@ -1,0 +1,152 @@
+//! `/json`: Envoy's rate limit requests in the JSON form of their messages, as envoyproxy/ratelimit answers them.
+
+use std::borrow::Cow;
+
+use hyper::StatusCode;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value, json};
+
+use crate::connection::FullResponse;
+use crate::envoy::{
+    self, Descriptor, DescriptorStatus, Entry, LimitOverride, LimitUnit, RateLimitAnswer, RateLimitRequest,
+};
+use crate::gate::Gate;
+use crate::json_body::{self, JsonObject};
+use crate::response::{self, ProblemDetails};
+
+pub const PATH: &str = "/json";
+
+/// Decides a request: 200, or 429 if it is over a limit.
+pub async fn decide(gate: &Gate, body: &[u8]) -> Result<FullResponse, ProblemDetails> {
+    let JsonObject(request) = json_body::parse::<JsonObject<RequestJson<'_>>>(body)?;
+    let request = request.into_request();
+    let answer = envoy::decide(gate, &request).await;
+    let answer = answer.map_err(|error| ProblemDetails::bad_field("body", error.to_string()))?;
+    let status = if answer.is_over_limit() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    Ok(response::json(status, &answer_json(&answer)))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct RequestJson<'a> {
+    #[serde(borrow)]
+    domain: Cow<'a, str>,
+    #[serde(borrow)]
+    descriptors: Vec<DescriptorJson<'a>>,
+    #[serde(alias = "hitsAddend")]
+    hits_addend: u32,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct DescriptorJson<'a> {
+    #[serde(borrow)]
+    entries: Vec<EntryJson<'a>>,
+    limit: Option<LimitJson>,
+    #[serde(alias = "hitsAddend")]
+    hits_addend: Option<Number>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct EntryJson<'a> {
+    #[serde(borrow)]
+    key: Cow<'a, str>,
+    #[serde(borrow)]
+    value: Cow<'a, str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct LimitJson {
+    #[serde(alias = "requestsPerUnit")]
+    requests_per_unit: u32,
+    unit: UnitJson,
+}
+
+/// A 64-bit number, which may be written as a text.
+struct Number(u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
+        number.map(Number).ok_or_else(|| serde::de::Error::custom("expected a number from 0"))
+    }
+}
+
+/// The name of a unit, or its number.
+#[derive(Default)]
+struct UnitJson(Option<LimitUnit>);
+
+impl<'de> Deserialize<'de> for UnitJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let named = value.as_str().and_then(LimitUnit::parse);
+        let numbered = value.as_u64().and_then(|number| LimitUnit::from_number(u32::try_from(number).ok()?));
+        match named.or(numbered) {
+            Some(unit) => Ok(UnitJson(Some(unit))),
+            None if value == "UNKNOWN" || value == 0 => Ok(UnitJson(None)),
+            None => Err(serde::de::Error::custom("expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")),
+        }
+    }
+}
+
+impl<'a> RequestJson<'a> {
+    fn into_request(self) -> RateLimitRequest<'a> {
+        let entry = |EntryJson { key, value }| Entry { key, value };
+        let limit = |LimitJson { requests_per_unit, unit }: LimitJson| {
+            Some(LimitOverride { requests_per_unit, unit: unit.0? })
+        };
+        let descriptor = |one: DescriptorJson<'a>| Descriptor {
+            entries: one.entries.into_iter().map(entry).collect(),
+            limit: one.limit.and_then(limit),
+            hits_addend: one.hits_addend.map(|Number(number)| number),
+        };
+        RateLimitRequest {
+            domain: self.domain,
+            descriptors: self.descriptors.into_iter().map(descriptor).collect(),
+            hits_addend: self.hits_addend,
+        }
+    }
+}
+
+fn code(is_over_limit: bool) -> &'static str {
+    if is_over_limit { "OVER_LIMIT" } else { "OK" }
+}
+
+fn answer_json(answer: &RateLimitAnswer) -> Value {
+    let mut json = json!({
+        "overallCode": code(answer.is_over_limit()),
+        "statuses": answer.statuses.iter().map(status_json).collect::<Vec<_>>(),
+    });
+    let headers: Vec<_> =
+        answer.headers.iter().map(|(name, value)| json!({ "key": name, "value": value })).collect();
+    if !headers.is_empty() {
+        json["responseHeadersToAdd"] = headers.into();
+    }
+    if let Some(violations) = answer.quota_violations() {
+        json["dynamicMetadata"] = json!({ "quotaModeEnabled": true, "quotaModeViolations": violations });
+    }
+    json
+}
+
+fn status_json(status: &DescriptorStatus) -> Value {
+    let mut json = Map::new();
+    json.insert("code".to_owned(), code(status.is_over_limit).into());
+    if let Some(limit) = &status.limit {
+        let mut current = json!({
+            "requestsPerUnit": limit.requests_per_unit,
+            "unit": limit.unit.map_or("UNKNOWN", LimitUnit::name),
+        });
+        if !limit.name.is_empty() {
+            current["name"] = limit.name.as_str().into();
+        }
+        json.insert("currentLimit".to_owned(), current);
+    }
+    json.insert("limitRemaining".to_owned(), status.remaining.into());
+    if let Some(reset_after) = status.reset_after {
+        json.insert("durationUntilReset".to_owned(), format!("{}s", reset_after.as_secs()).into());
+    }
+    Value::Object(json)
+}
