@@ -28,7 +28,7 @@ impl Denial {
             Reason::StoreError => concat!(registry!(), "temporary-reduced-capacity"),
             _ => concat!(registry!(), "quota-exceeded"),
         };
-        let denying = verdict.enforced().filter(|limit| !limit.allowed);
+        let denying = verdict.enforced().filter(|limit| !limit.is_allowed());
         Denial {
             status: status(verdict),
             kind,

@@ -17,11 +17,11 @@ use crate::event::{Events, NewEvent, NewEventKey};
 use crate::fingerprint::Secret;
 use crate::hit::Hit;
 use crate::identity::{Attribute, Key, abridged};
-use crate::plan::{Exempt, Plan, PlanContext, PlannedRule};
+use crate::plan::{Exempt, Plan, PlanContext};
 use crate::policy::{PolicyChange, PolicySnapshot};
-use crate::rule::{BanPolicy, Rule, RuleInForce, RuleSetError};
+use crate::rule::{BanPolicy, Rule, RuleSetError};
 use crate::store::memory::InForce;
-use crate::store::{ChargeOutcome, ChargeReceipt, LimitOutcome, MemoryStore};
+use crate::store::{ChargeReceipt, MemoryStore};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 use crate::track::Outbox;
@@ -101,7 +101,7 @@ struct DecisionContext<'q, 'h> {
 impl DecisionContext<'_, '_> {
     /// Whether the plan is charged. A rule that denies without counting charges no other rule (I3).
     #[inline(always)]
-    fn may_charge(&self, plan: &Plan<'_, '_>) -> bool {
+    fn may_charge(&self, plan: &Plan<'_>) -> bool {
         self.mode == DecisionMode::Check && !plan.is_denied_by_key
     }
 }
@@ -134,20 +134,22 @@ impl EngineCore {
     }
 
     /// Decides a hit and charges it if it is admitted.
-    #[inline(always)]
+    #[inline]
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide(&self.policy.load(), hit, now, DecisionMode::Check)
     }
 
     /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
-    #[inline(always)]
+    #[inline]
     pub fn peek(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide(&self.policy.load(), hit, now, DecisionMode::Peek)
     }
 
     /// Decides a hit under a snapshot of the policy, with counters in memory. If another policy has come into force and
     /// a counter would have to be created, the hit is decided under that policy instead.
-    #[inline(always)]
+    ///
+    /// Never inlined: a call writes its verdict where the caller wants it, an inlined one copies it there.
+    #[inline(never)]
     pub fn decide(
         &self,
         policy: &PolicySnapshot,
@@ -156,17 +158,11 @@ impl EngineCore {
         mode: DecisionMode,
     ) -> EngineVerdict {
         let mut verdict = EngineVerdict::new(self.next_id(policy));
-        self.write_verdict(&mut verdict, &DecisionContext { policy, hit, now, mode });
+        let context = DecisionContext { policy, hit, now, mode };
+        let mut plan = Plan::new(&mut verdict);
+        let planned = self.begin(&context, &mut plan);
+        self.decide_planned(&context, &mut plan, planned);
         verdict
-    }
-
-    /// Decides into a new verdict. Out of line, while its callers are inlined: a verdict that is returned would be
-    /// copied.
-    #[inline(never)]
-    fn write_verdict(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
-        let mut plan = Plan::new(verdict);
-        let planned = self.begin(context, &mut plan);
-        self.decide_planned(context, &mut plan, planned);
     }
 
     /// Decides while holding the policy lock, so that no other policy can come into force.
@@ -178,7 +174,7 @@ impl EngineCore {
 
     /// Plans a hit and prefetches its counters.
     #[inline(always)]
-    fn begin<'p>(&self, context: &DecisionContext<'p, '_>, plan: &mut Plan<'p, '_>) -> Result<(), Exempt> {
+    fn begin(&self, context: &DecisionContext<'_, '_>, plan: &mut Plan<'_>) -> Result<(), Exempt> {
         let DecisionContext { policy, hit, now, .. } = *context;
         policy.plan(plan, hit, &self.plan_context(now), |counter| self.store.prefetch(counter))
     }
@@ -194,7 +190,7 @@ impl EngineCore {
     fn decide_planned(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &mut Plan<'_, '_>,
+        plan: &mut Plan<'_>,
         planned: Result<(), Exempt>,
     ) {
         if let Err(exempt) = planned {
@@ -202,28 +198,23 @@ impl EngineCore {
         }
         let holds = || std::ptr::eq(&**self.policy.load(), context.policy);
         let in_force = InForce::as_long_as(&holds);
-        let mut outcome = ChargeOutcome::new();
-        match context.may_charge(plan) {
-            true => self.store.charge_while(plan.charges(), context.now, &in_force, &mut outcome),
-            false => self.store.write_peek(plan.charges(), context.now, &mut outcome),
-        }
+        let may_charge = context.may_charge(plan);
+        let limits = plan.verdict.limits_mut();
+        match may_charge {
+            true => self.store.charge_while(limits, context.now, &in_force),
+            false => self.store.write_peek(limits, context.now),
+        };
         if in_force.was_replaced() {
             *plan.verdict = self.check_locked(context.hit, context.now);
         } else {
-            self.finish(context, plan, outcome.limits.iter().map(Some), &[]);
+            self.finish(context, plan, &[]);
         }
     }
 
-    /// Concludes the verdict from the outcomes of the charges, in their order, and records it.
+    /// Concludes the verdict from the outcomes of its limits, and records it.
     #[inline(always)]
-    fn finish<'o>(
-        &self,
-        context: &DecisionContext<'_, '_>,
-        plan: &mut Plan<'_, '_>,
-        outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
-        failed: &[FailedCharge],
-    ) {
-        plan.conclude(context.policy, outcomes);
+    fn finish(&self, context: &DecisionContext<'_, '_>, plan: &mut Plan<'_>, failed: &[FailedCharge]) {
+        plan.verdict.summarize();
         central::apply_failures(plan.verdict, failed);
         if context.mode == DecisionMode::Check {
             self.record(context, plan);
@@ -237,7 +228,7 @@ impl EngineCore {
         verdict.exempt(exempt, context.now);
         if context.mode == DecisionMode::Check {
             let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
-            self.push_event(context, verdict, None, key.as_deref());
+            self.push_event(context, verdict, key.as_deref());
             self.decisions.count(verdict);
         }
     }
@@ -358,35 +349,40 @@ impl EngineCore {
 
     /// Records a verdict: statistics, tracking, violations and bans, the event stream.
     #[inline(always)]
-    fn record(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_, '_>) {
+    fn record(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_>) {
         if plan.ignored > 0 {
             self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
         }
         if plan.banned {
             self.shadow_bans.fetch_add(1, Ordering::Relaxed);
         }
-        // Several values of one key are planned consecutively: for their rule they are one request.
-        let mut denied = None;
-        for (n, (planned, limits)) in plan.with_verdicts().enumerate() {
-            let denier = limits.iter().find(|limit| !limit.allowed);
-            if let Some(tracking) = planned.rule.track {
-                self.track(planned, tracking, u64::from(denier.is_some()), context.now);
+        // All limits of a rule are consecutive, also those of several keys: for the rule they are one request.
+        let limits = plan.verdict.limits();
+        let mut denier = None;
+        for (n, limit) in limits.iter().enumerate() {
+            if limit.starts_key
+                && let Some(tracking) = limit.rule.track
+            {
+                self.track(&limits[n..], tracking, context.now);
             }
-            denied = denied.or(denier);
-            if plan.rules.get(n + 1).is_some_and(|next| Arc::ptr_eq(next.rule, planned.rule)) {
+            if !limit.is_allowed() {
+                denier = denier.or(Some(limit));
+            }
+            if limits.get(n + 1).is_some_and(|next| next.rule.is(&limit.rule)) {
                 continue;
             }
-            match denied.take() {
-                None => planned.rule.stats().count_allowed(),
-                Some(limit) => self.record_denial(context, planned.rule, limit),
+            match denier.take() {
+                None => limit.rule.stats().count_allowed(),
+                Some(denier) => self.record_denial(context, denier),
             }
         }
-        self.push_event(context, plan.verdict, reported_rule(plan), None);
+        self.push_event(context, plan.verdict, None);
     }
 
     /// Counts a denial by a rule, and the violation that it may be.
     #[inline(never)]
-    fn record_denial(&self, context: &DecisionContext<'_, '_>, rule: &RuleInForce, denier: &LimitVerdict) {
+    fn record_denial(&self, context: &DecisionContext<'_, '_>, denier: &LimitVerdict) {
+        let rule = &denier.rule;
         let stats = rule.stats();
         if !denier.is_enforced() {
             return stats.count_shadow_denied();
@@ -416,25 +412,20 @@ impl EngineCore {
         banned
     }
 
-    /// `ban` is the key of a ban; otherwise the event shows the key of the rule.
+    /// `ban` is the key of a ban; otherwise the event shows the key of the rule that the verdict reports.
     #[inline(always)]
-    fn push_event(
-        &self,
-        context: &DecisionContext<'_, '_>,
-        verdict: &EngineVerdict,
-        planned: Option<&PlannedRule<'_>>,
-        ban: Option<&str>,
-    ) {
+    fn push_event(&self, context: &DecisionContext<'_, '_>, verdict: &EngineVerdict, ban: Option<&str>) {
         let plain;
-        let key = match (self.log_keys, planned, ban) {
-            (LogKeys::Redacted, Some(planned), None) => NewEventKey::Redacted(planned.key),
+        let reported = verdict.reported();
+        let key = match (self.log_keys, reported, ban) {
+            (LogKeys::Redacted, Some(limit), None) => NewEventKey::Redacted(limit.key),
             (_, None, None) => NewEventKey::Unknown,
             (LogKeys::Redacted, _, Some(key)) => {
                 NewEventKey::Redacted(self.secret.digest().part(key.as_bytes()).finish())
             }
             (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
-            (LogKeys::Plain, Some(planned), None) => {
-                plain = plain_key(context, planned.rule);
+            (LogKeys::Plain, Some(limit), None) => {
+                plain = plain_key(context, &limit.rule);
                 plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
             }
         };
@@ -443,16 +434,10 @@ impl EngineCore {
             at: context.now,
             allowed: verdict.allowed,
             reason: verdict.reason,
-            rule: planned.map(|planned| &planned.rule.id),
+            rule: reported.map(|limit| &limit.rule.id),
             key,
         });
     }
-}
-
-/// The planned rule that the verdict reports.
-fn reported_rule<'a, 'p>(plan: &'a Plan<'p, '_>) -> Option<&'a PlannedRule<'p>> {
-    let reported = plan.verdict.reported()?;
-    plan.rules.iter().find(|planned| reported.rule.is(planned.rule))
 }
 
 /// The key of a hit as text; `None` if a part is missing.

@@ -54,7 +54,7 @@ impl Headers {
         self.ends.clear();
         if let Some(reported) = verdict.reported().filter(|_| style != HeaderStyle::None) {
             let reset = reset_seconds(verdict, reported);
-            let remaining = reported.remaining;
+            let remaining = reported.remaining();
             if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
                 self.text.reserve(USUAL_BYTES);
                 for (n, limit) in verdict.enforced().filter(|limit| !limit.repeated).enumerate() {
@@ -113,6 +113,6 @@ impl Headers {
 
 /// On denial the wait, else the time until the full limit is available again; rounded up.
 fn reset_seconds(verdict: &EngineVerdict, reported: &LimitVerdict) -> u64 {
-    let exact = verdict.retry_after.unwrap_or(reported.reset_after);
+    let exact = verdict.retry_after.unwrap_or(reported.reset_after());
     if exact == Duration::ZERO { 0 } else { whole_seconds(exact).as_secs() }
 }

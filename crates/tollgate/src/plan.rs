@@ -1,13 +1,13 @@
-//! From a hit to its charges, and from their outcome to the verdict.
+//! From a hit to the limits of its verdict, which are charged where they are.
 //!
-//! Two pure halves around the one effect: `plan` reads the policy, `conclude` reads the outcome. Neither charges or
-//! waits.
+//! Planning reads the policy; it neither charges nor waits.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::algorithm::Admission;
 use crate::ban::{Ban, BanList};
 use crate::collections::push_in_place;
 use crate::enforce::Enforce;
@@ -18,11 +18,11 @@ use crate::key_list::KeyList;
 use crate::policy::PolicySnapshot;
 use crate::rule::{
     EnforcedShare, Limits, MAX_MATCHES, Matches, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode,
-    VerdictRule,
+    VerdictLimit, VerdictRule,
 };
 use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome, Predecessor};
 use crate::time::Time;
-use crate::verdict::{EngineVerdict, LimitVerdict, VerdictSummary};
+use crate::verdict::{EngineVerdict, KeyDenial, LimitVerdict};
 
 mod ambiguous;
 
@@ -42,9 +42,8 @@ pub(crate) struct PlanContext<'e> {
     pub(crate) now: Time,
 }
 
-/// The rules of a hit. Their charges and the verdict are written in place: both are large.
-pub(crate) struct Plan<'p, 'v> {
-    pub(crate) rules: SmallVec<[PlannedRule<'p>; 4]>,
+/// The plan of a hit: the limits of its verdict, which are charged where they are.
+pub(crate) struct Plan<'v> {
     pub(crate) verdict: &'v mut EngineVerdict,
     /// The hit is banned, but bans are only counted.
     pub(crate) banned: bool,
@@ -52,28 +51,8 @@ pub(crate) struct Plan<'p, 'v> {
     pub(crate) is_denied_by_key: bool,
     /// Matching rules beyond the bound, which were ignored.
     pub(crate) ignored: usize,
-    /// The values of keys of which the request has several.
-    values: Vec<Box<[String]>>,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct PlannedRule<'p> {
-    pub(crate) rule: &'p Arc<RuleInForce>,
-    /// The fingerprint of the key under this rule.
-    pub(crate) key: Fingerprint,
-    /// Whether the rule decides here, or is only counted.
-    mode: RuleMode,
-    limits: &'p [RuleLimit],
-    /// Why the rule denies without counting.
-    key_denial: Option<KeyDenial>,
-    /// The index of this key's values in the plan, if the request has several keys: each is planned separately.
-    values: Option<u32>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum KeyDenial {
-    MissingKey,
-    AmbiguousKey,
+    /// The values of keys of which the request has several, each with the key's fingerprint.
+    values: Vec<(Fingerprint, Box<[String]>)>,
 }
 
 /// The values of a key, in the order of its attributes.
@@ -88,9 +67,9 @@ enum KeyCount {
 impl PolicySnapshot {
     /// Plans a hit: allow list, then bans, then rules. The plan is built in place, and `known` is called with each
     /// counter as soon as it is known, to prefetch it.
-    pub(crate) fn plan<'p>(
-        &'p self,
-        plan: &mut Plan<'p, '_>,
+    pub(crate) fn plan(
+        &self,
+        plan: &mut Plan<'_>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
         known: impl Fn(Fingerprint),
@@ -103,6 +82,10 @@ impl PolicySnapshot {
         }
         let mut matches = Matches::new();
         self.find_matching(hit, &mut matches);
+        if matches.is_empty() {
+            return Ok(());
+        }
+        plan.verdict.set_owner(self.rules.owner(plan.verdict.id.stripe()));
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
         for rule in matches.iter().copied().take(MAX_MATCHES) {
             self.plan_rule(plan, rule, hit, under, &known);
@@ -145,10 +128,28 @@ impl PolicySnapshot {
 
     /// Not inlined: the compiler would hoist what is the same for all rules, which costs requests with one rule more.
     #[inline(never)]
-    fn plan_rule<'p>(
-        &'p self,
-        plan: &mut Plan<'p, '_>,
-        rule: &'p Arc<RuleInForce>,
+    fn plan_rule(
+        &self,
+        plan: &mut Plan<'_>,
+        rule: &Arc<RuleInForce>,
+        hit: &Hit<'_>,
+        under: &PlanContext<'_>,
+        known: &impl Fn(Fingerprint),
+    ) {
+        if let [attribute] = &*rule.key
+            && let Some(text) = hit.plain_text(attribute)
+            && !self.has_ambiguous_limits(rule, hit)
+        {
+            return self.plan_key(plan, rule, &[Cow::Borrowed(text)], hit, under, known); // most rules
+        }
+        self.plan_any_key(plan, rule, hit, under, known);
+    }
+
+    #[inline(never)]
+    fn plan_any_key(
+        &self,
+        plan: &mut Plan<'_>,
+        rule: &Arc<RuleInForce>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
         known: &impl Fn(Fingerprint),
@@ -193,10 +194,10 @@ impl PolicySnapshot {
 
     /// Plans a rule for one key; an empty value means missing.
     #[inline(always)]
-    fn plan_key<'p>(
-        &'p self,
-        plan: &mut Plan<'p, '_>,
-        rule: &'p Arc<RuleInForce>,
+    fn plan_key(
+        &self,
+        plan: &mut Plan<'_>,
+        rule: &Arc<RuleInForce>,
         values: &[Cow<'_, str>],
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
@@ -219,22 +220,31 @@ impl PolicySnapshot {
         let any_limit = || rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
         let limits = limits.unwrap_or_else(any_limit);
         let digest = key_digest(under.secret, hit.domain_name(), rule, values);
-        let mode = mode(rule, under, values);
-        if !refused {
-            for each in limits {
-                let fingerprint = digest.clone().short_part(each.counter_hash).finish();
-                known(fingerprint);
-                let previous = match rule.has_previous_versions() {
-                    true => predecessors(rule, each, values, attribute_value, &digest, under.now),
-                    false => Vec::new(),
-                };
-                let charge = || charge(rule, mode, each, fingerprint, hit.units(), previous);
-                push_in_place(&mut plan.verdict.charges, charge);
-            }
+        let key = PlannedKey {
+            rule,
+            key: digest.clone().finish(),
+            mode: mode(rule, under, values),
+            cost: rule.cost.saturating_mul(hit.units()),
+            is_repeated: plan.verdict.limits().last().is_some_and(|last| last.rule.is_of(rule)),
+            of_several: limits.len() > 1,
+        };
+        if refused {
+            // SAFETY: as below.
+            return unsafe { plan.deny(&key, limits, KeyDenial::MissingKey) };
         }
-        let key_denial = refused.then_some(KeyDenial::MissingKey);
-        let key = digest.finish();
-        plan.push(PlannedRule { rule, key, mode, limits, key_denial, values: None });
+        let mut starts_key = true;
+        for each in limits {
+            let fingerprint = digest.clone().short_part(each.counter_hash).finish();
+            known(fingerprint);
+            // SAFETY: the rule is one of this policy, whose rules the owner of the verdict owns, and the limit is its.
+            let limit = || unsafe { key.limit(each, fingerprint, starts_key) };
+            plan.verdict.push_limit(limit);
+            if rule.has_previous_versions() {
+                let previous = predecessors(rule, each, values, attribute_value, &digest, under.now);
+                plan.verdict.set_predecessors(previous);
+            }
+            starts_key = false;
+        }
     }
 
     /// The counters of one key of a rule, as [`PolicySnapshot::plan`] would charge them.
@@ -265,7 +275,7 @@ impl PolicySnapshot {
             .map(|each| {
                 let fingerprint = digest.clone().short_part(each.counter_hash).finish();
                 let previous = predecessors(rule, each, &values, value_of, &digest, now);
-                (each, charge(rule, rule.mode, each, fingerprint, 1, previous))
+                (each, charge(rule, each, fingerprint, previous))
             })
             .collect();
         (digest.finish(), charges)
@@ -338,154 +348,101 @@ fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'
     if domain == Hit::DEFAULT_DOMAIN { digest } else { digest.part(domain.as_bytes()) }
 }
 
-#[inline(always)]
-fn charge(
-    rule: &Rule,
-    mode: RuleMode,
-    each: &RuleLimit,
-    fingerprint: Fingerprint,
-    units: u64,
-    previous: Vec<Predecessor>,
-) -> Charge {
+/// The charge of one unit of a hit under a rule, as its settings demand.
+fn charge(rule: &Rule, each: &RuleLimit, fingerprint: Fingerprint, previous: Vec<Predecessor>) -> Charge {
     Charge {
         fingerprint,
         quota: each.quota,
-        cost: rule.cost.saturating_mul(units),
+        cost: rule.cost,
         unit_cost: rule.cost,
-        enforcement: if mode == RuleMode::Enforce { Enforcement::Enforced } else { Enforcement::Shadow },
-        denied_hits: if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free },
+        enforcement: enforcement(rule.mode),
+        denied_hits: denied_hits(rule),
         predecessors: previous,
         counter: None,
     }
 }
 
-impl<'p, 'v> Plan<'p, 'v> {
-    /// An empty plan for a verdict without limits.
-    #[inline]
-    pub(crate) fn new(verdict: &'v mut EngineVerdict) -> Plan<'p, 'v> {
-        Plan {
-            rules: SmallVec::new(),
-            verdict,
-            banned: false,
-            is_denied_by_key: false,
-            ignored: 0,
-            values: Vec::new(),
-        }
-    }
-
-    #[inline(always)]
-    fn push(&mut self, planned: PlannedRule<'p>) {
-        self.is_denied_by_key |= planned.key_denial.is_some() && planned.mode == RuleMode::Enforce;
-        push_in_place(&mut self.rules, || planned);
-    }
-
-    /// Completes the verdict with the outcomes of the charges, in their order. A charge without one does not affect it.
-    #[inline(always)]
-    pub(crate) fn conclude<'o>(
-        &mut self,
-        policy: &PolicySnapshot,
-        mut outcomes: impl Iterator<Item = Option<&'o LimitOutcome>>,
-    ) {
-        if self.rules.is_empty() {
-            return self.verdict.summarize(&VerdictSummary::default());
-        }
-        self.verdict.set_owner(policy.rules.owner(self.verdict.id.stripe()));
-        let mut summary = VerdictSummary::default();
-        let mut before: Option<&Arc<RuleInForce>> = None;
-        for planned in &self.rules {
-            let repeated = before.is_some_and(|before| Arc::ptr_eq(before, planned.rule));
-            before = Some(planned.rule);
-            for limit in planned.reported_limits() {
-                let result = match planned.key_denial {
-                    Some(_) => PlannedResult::Denied,
-                    None => outcomes.next().flatten().map_or(PlannedResult::Skipped, PlannedResult::Outcome),
-                };
-                // SAFETY: `PolicySnapshot::plan` plans rules of its own policy, and the verdict has an owner of them.
-                unsafe { self.verdict.push_limit(|| planned.verdict(limit, repeated, result)) };
-                summary.add(self.verdict.limits());
-            }
-        }
-        self.verdict.summarize(&summary);
-    }
-
-    /// The values of a planned key, if the request has several keys of the rule.
-    pub(crate) fn values_of(&self, planned: &PlannedRule<'_>) -> Option<&[String]> {
-        planned.values.map(|index| &*self.values[index as usize])
-    }
-
-    #[inline]
-    pub(crate) fn charges(&self) -> &[Charge] {
-        &self.verdict.charges
-    }
-
-    /// Every charge with its rule and its limit.
-    pub(crate) fn charged(&self) -> impl Iterator<Item = (&'_ Arc<RuleInForce>, &'_ RuleLimit, &'_ Charge)> {
-        self.charged_keys().map(|(planned, limit, charge)| (planned.rule, limit, charge))
-    }
-
-    /// Every charge with the planned rule that it is for.
-    pub(crate) fn charged_keys(
-        &self,
-    ) -> impl Iterator<Item = (&'_ PlannedRule<'_>, &'_ RuleLimit, &'_ Charge)> {
-        let counted = self.rules.iter().filter(|planned| planned.key_denial.is_none());
-        let limits = counted.flat_map(|planned| planned.limits.iter().map(move |limit| (planned, limit)));
-        limits.zip(self.charges()).map(|((planned, limit), charge)| (planned, limit, charge))
-    }
-
-    /// The planned rules, each with its limits in the verdict.
-    pub(crate) fn with_verdicts(&self) -> impl Iterator<Item = (&PlannedRule<'p>, &[LimitVerdict])> {
-        let mut rest = self.verdict.limits();
-        self.rules.iter().map(move |planned| {
-            let (own, others) = rest.split_at(planned.reported_limits().len());
-            rest = others;
-            (planned, own)
-        })
+pub(crate) const fn enforcement(mode: RuleMode) -> Enforcement {
+    match mode {
+        RuleMode::Enforce => Enforcement::Enforced,
+        RuleMode::Shadow | RuleMode::Off => Enforcement::Shadow,
     }
 }
 
-/// The result of a planned limit.
-enum PlannedResult<'o> {
-    /// The rule denies without counting.
-    Denied,
-    /// The counter was unavailable.
-    Skipped,
-    Outcome(&'o LimitOutcome),
+pub(crate) fn denied_hits(rule: &Rule) -> DeniedHits {
+    if rule.count_denied { DeniedHits::Counted } else { DeniedHits::Free }
 }
 
-impl<'p> PlannedRule<'p> {
-    /// The verdict of one of its limits.
+/// One key of a hit under a rule.
+struct PlannedKey<'p> {
+    rule: &'p Arc<RuleInForce>,
+    /// The fingerprint of the key under this rule.
+    key: Fingerprint,
+    /// Whether the rule decides here, or is only counted.
+    mode: RuleMode,
+    cost: u64,
+    is_repeated: bool,
+    of_several: bool,
+}
+
+impl PlannedKey<'_> {
+    /// A limit that is to be charged.
     ///
     /// # Safety
     ///
-    /// It is added to a verdict that has an owner of the rule.
+    /// It is a limit of the rule, and it is added to a verdict that has an owner of the rule.
     #[inline(always)]
-    unsafe fn verdict(&self, limit: &RuleLimit, repeated: bool, result: PlannedResult<'_>) -> LimitVerdict {
-        let outcome = match result {
-            PlannedResult::Outcome(outcome) => outcome,
-            PlannedResult::Denied | PlannedResult::Skipped => &LimitOutcome::PENDING,
-        };
+    unsafe fn limit(&self, limit: &RuleLimit, fingerprint: Fingerprint, starts_key: bool) -> LimitVerdict {
         LimitVerdict {
             // SAFETY: as above.
             rule: unsafe { VerdictRule::new(self.rule) },
-            limit: limit.limit,
+            // SAFETY: as above.
+            limit: unsafe { VerdictLimit::new(limit) },
+            key: self.key,
+            fingerprint,
+            cost: self.cost,
+            charge: None,
+            outcome: LimitOutcome::PENDING,
             mode: self.mode,
-            of_several: self.limits.len() > 1,
-            allowed: outcome.decision.is_allowed() && !matches!(result, PlannedResult::Denied),
-            unkeyed: self.key_denial.is_some(),
-            ambiguous: self.key_denial == Some(KeyDenial::AmbiguousKey),
-            repeated,
-            skipped: matches!(result, PlannedResult::Skipped),
-            remaining: outcome.remaining,
-            retry_after: outcome.decision.retry_after(),
-            reset_after: outcome.reset_after,
-            delay: outcome.decision.delay(),
-            grant: outcome.grant,
+            key_denial: None,
+            of_several: self.of_several,
+            starts_key,
+            repeated: self.is_repeated,
+            skipped: false,
         }
     }
+}
 
-    /// The limits that a verdict shows: only the first if nothing was counted.
+impl<'v> Plan<'v> {
+    /// An empty plan for a verdict without limits.
     #[inline]
-    fn reported_limits(&self) -> &'p [RuleLimit] {
-        if self.key_denial.is_some() { &self.limits[..self.limits.len().min(1)] } else { self.limits }
+    pub(crate) fn new(verdict: &'v mut EngineVerdict) -> Plan<'v> {
+        Plan { verdict, banned: false, is_denied_by_key: false, ignored: 0, values: Vec::new() }
+    }
+
+    /// Plans a key that its rule denies without counting. The verdict shows the first limit only.
+    ///
+    /// # Safety
+    ///
+    /// They are limits of the rule, and the verdict has an owner of the rule.
+    #[cold]
+    unsafe fn deny(&mut self, key: &PlannedKey<'_>, limits: &[RuleLimit], denial: KeyDenial) {
+        self.is_denied_by_key |= key.mode == RuleMode::Enforce;
+        let Some(first) = limits.first() else { return };
+        // SAFETY: as above.
+        let mut limit = unsafe { key.limit(first, key.key, true) };
+        limit.key_denial = Some(denial);
+        limit.outcome.decision.admission = Admission::Never;
+        self.verdict.push_limit(|| limit);
+    }
+
+    /// The values of a key, if the request has several keys of the rule.
+    pub(crate) fn values_of(&self, key: Fingerprint) -> Option<&[String]> {
+        self.values.iter().find(|(known, _)| *known == key).map(|(_, values)| &**values)
+    }
+
+    /// The limits that are charged.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = &LimitVerdict> {
+        self.verdict.limits().iter().filter(|limit| limit.is_counted())
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use matcher::Matches;
 pub use overrides::{Override, Overrides};
 pub use pattern::{HostPattern, PathCase, Pattern, RuleMethod};
 pub(crate) use rule_ref::RuleOwner;
-pub use rule_ref::{RuleRef, VerdictRule};
+pub use rule_ref::{RuleRef, VerdictLimit, VerdictRule};
 pub(crate) use set::IndexEntry;
 pub use set::{MAX_MATCHES, RuleSet, RuleSetError, Rules};
 pub use tracking::Tracking;

@@ -62,9 +62,9 @@ impl UnsettledCharges {
             if limit.limit.shape() == Shape::Concurrency {
                 charges.permits.push(receipt);
             } else if receipt.queue_key().is_some() {
-                let position = if limit.delay > longest_delay { 0 } else { charges.held.len() };
+                let position = if limit.delay() > longest_delay { 0 } else { charges.held.len() };
                 charges.held.insert(position, (rule, receipt));
-                longest_delay = longest_delay.max(limit.delay);
+                longest_delay = longest_delay.max(limit.delay());
             } else if rule.settles_later() {
                 charges.on_response.push((rule, receipt));
             } else {

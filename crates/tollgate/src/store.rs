@@ -68,6 +68,62 @@ impl Charge {
     }
 }
 
+/// A charge as the memory store reads it: what is large is borrowed.
+#[derive(Clone, Copy)]
+pub(crate) struct ChargeRef<'c> {
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) quota: &'c Quota,
+    pub(crate) cost: u64,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) denied_hits: DeniedHits,
+    pub(crate) predecessors: &'c [Predecessor],
+}
+
+impl<'c> ChargeRef<'c> {
+    /// An enforced charge without predecessors, whose denials cost nothing.
+    pub(crate) fn enforced(fingerprint: Fingerprint, quota: &'c Quota, cost: u64) -> ChargeRef<'c> {
+        let enforcement = Enforcement::Enforced;
+        let denied_hits = DeniedHits::Free;
+        ChargeRef { fingerprint, quota, cost, enforcement, denied_hits, predecessors: &[] }
+    }
+
+    pub(crate) fn of(charge: &'c Charge) -> ChargeRef<'c> {
+        let Charge { fingerprint, quota, cost, enforcement, denied_hits, predecessors, .. } = charge;
+        ChargeRef {
+            fingerprint: *fingerprint,
+            quota,
+            cost: *cost,
+            enforcement: *enforcement,
+            denied_hits: *denied_hits,
+            predecessors,
+        }
+    }
+}
+
+/// What the memory store charges, with room for its outcome.
+pub(crate) trait ChargeItem {
+    /// `None` if it is not counted: the store skips it.
+    fn charge(&self) -> Option<ChargeRef<'_>>;
+
+    fn outcome(&mut self) -> &mut LimitOutcome;
+}
+
+/// A charge of its own, with its outcome.
+pub(crate) struct ChargeSlot<'c> {
+    charge: ChargeRef<'c>,
+    outcome: LimitOutcome,
+}
+
+impl ChargeItem for ChargeSlot<'_> {
+    fn charge(&self) -> Option<ChargeRef<'_>> {
+        Some(self.charge)
+    }
+
+    fn outcome(&mut self) -> &mut LimitOutcome {
+        &mut self.outcome
+    }
+}
+
 /// Whether a charge affects the verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Enforcement {
@@ -97,10 +153,15 @@ pub struct ChargeOutcome {
 }
 
 impl ChargeOutcome {
-    /// The outcome of no charges.
-    #[inline]
-    pub(crate) fn new() -> ChargeOutcome {
-        ChargeOutcome { admitted: true, limits: SmallVec::new() }
+    /// The outcome that `charge` writes; it returns whether the request is admitted.
+    pub(crate) fn written_by(
+        charges: &[Charge],
+        charge: impl FnOnce(&mut [ChargeSlot<'_>]) -> bool,
+    ) -> ChargeOutcome {
+        let slot = |charge| ChargeSlot { charge: ChargeRef::of(charge), outcome: LimitOutcome::PENDING };
+        let mut slots: SmallVec<[ChargeSlot<'_>; 4]> = charges.iter().map(slot).collect();
+        let admitted = charge(&mut slots);
+        ChargeOutcome { admitted, limits: slots.into_iter().map(|slot| slot.outcome).collect() }
     }
 }
 

@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::Grant;
+use crate::algorithm::Admission;
 use crate::ban::Ban;
 use crate::collections::push_in_place;
+use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
-use crate::limit::Limit;
-use crate::plan::Exempt;
-use crate::rule::{RuleMode, RuleOwner, RuleRef, VerdictRule};
-use crate::store::{Charge, ChargeReceipt, ReceiptItem};
+use crate::plan::{Exempt, denied_hits, enforcement};
+use crate::rule::{RuleMode, RuleOwner, RuleRef, VerdictLimit, VerdictRule};
+use crate::store::{
+    Charge, ChargeItem, ChargeReceipt, ChargeRef, LimitOutcome, Predecessor, ReceiptItem,
+};
 use crate::time::{Time, calendar, format_duration};
 
 #[derive(Debug)]
@@ -32,8 +34,6 @@ pub struct EngineVerdict {
     /// How long a leaky bucket holds the request.
     pub delay: Duration,
     pub ban: Option<Box<(Key, Ban)>>,
-    /// One for each limit that is counted, in the order of the limits.
-    pub(crate) charges: SmallVec<[Charge; INLINE_LIMITS]>,
 }
 
 /// Limits of a verdict that need no allocation.
@@ -112,31 +112,42 @@ impl Reason {
     }
 }
 
-/// The verdict of one limit of one rule.
+/// One limit of one rule: planned, then charged where it is, then the verdict of it. Names and numbers of the limit are
+/// read from the rule when they are needed.
 #[derive(Debug)]
 pub struct LimitVerdict {
     pub rule: VerdictRule,
-    pub limit: Limit,
+    pub limit: VerdictLimit,
+    /// The fingerprint of the key under the rule.
+    pub(crate) key: Fingerprint,
+    /// The fingerprint of the key under this limit.
+    pub(crate) fingerprint: Fingerprint,
+    /// The cost of the hit under the rule.
+    pub(crate) cost: u64,
+    /// The charge, if it has more to it than the limit: predecessors, a central counter, or a share of the limit.
+    pub(crate) charge: Option<Box<Charge>>,
+    pub(crate) outcome: LimitOutcome,
     /// How the rule was applied to this request.
     pub mode: RuleMode,
+    /// Why the rule denies without counting.
+    pub(crate) key_denial: Option<KeyDenial>,
     /// Whether the rule has other limits beside this one.
     pub of_several: bool,
-    pub allowed: bool,
-    /// Denied without counting: the request lacks a part of the rule's key.
-    pub unkeyed: bool,
-    /// Denied without counting: the request has several values for the key, and the rule accepts only one.
-    pub ambiguous: bool,
+    /// The first limit of a key.
+    pub(crate) starts_key: bool,
     /// The limit of the same rule was already listed for another value of the key.
     pub repeated: bool,
     /// Its counter was unavailable: it does not affect the verdict.
-    pub skipped: bool,
-    /// After this request; for a peek, at present.
-    pub remaining: u64,
-    pub retry_after: Option<Duration>,
-    pub reset_after: Duration,
-    pub delay: Duration,
-    /// Present iff it was charged.
-    pub(crate) grant: Option<Grant>,
+    pub(crate) skipped: bool,
+}
+
+/// Why a rule denies without counting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeyDenial {
+    /// The request lacks a part of the rule's key.
+    MissingKey,
+    /// The request has several values for the key, and the rule accepts only one.
+    AmbiguousKey,
 }
 
 impl LimitVerdict {
@@ -144,14 +155,96 @@ impl LimitVerdict {
         self.mode == RuleMode::Enforce && !self.skipped
     }
 
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.outcome.decision.is_allowed()
+    }
+
     /// Whether it is charged if the request is admitted.
     pub fn is_charged(&self) -> bool {
-        self.allowed && !self.skipped
+        self.is_allowed() && !self.skipped
+    }
+
+    /// After this request; for a peek, at present.
+    pub fn remaining(&self) -> u64 {
+        self.outcome.remaining
+    }
+
+    /// Until this limit would admit the request; `None` if it does now, or never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.outcome.decision.retry_after()
+    }
+
+    /// Until the whole limit is available again.
+    pub fn reset_after(&self) -> Duration {
+        self.outcome.reset_after
+    }
+
+    /// How long a leaky bucket holds the request.
+    pub fn delay(&self) -> Duration {
+        self.outcome.decision.delay()
+    }
+
+    /// Whether the rule counts this request.
+    #[inline]
+    pub(crate) fn is_counted(&self) -> bool {
+        self.key_denial.is_none()
     }
 
     /// The limit's name in headers: the rule's id, and the rate if there are several.
     pub fn policy(&self) -> PolicyName<'_> {
         PolicyName(self)
+    }
+
+    /// The charge as a value of its own.
+    pub(crate) fn to_charge(&self) -> Charge {
+        let ChargeRef { fingerprint, quota, cost, enforcement, denied_hits, predecessors } = self.charge_ref();
+        let quota = *quota;
+        let predecessors = predecessors.to_vec();
+        let unit_cost = self.rule.cost;
+        Charge { fingerprint, quota, cost, unit_cost, enforcement, denied_hits, predecessors, counter: None }
+    }
+
+    #[inline(always)]
+    fn charge_ref(&self) -> ChargeRef<'_> {
+        if let Some(charge) = &self.charge {
+            return ChargeRef::of(charge);
+        }
+        ChargeRef {
+            fingerprint: self.fingerprint,
+            quota: &self.limit.with_quota().quota,
+            cost: self.cost,
+            enforcement: enforcement(self.mode),
+            denied_hits: denied_hits(&self.rule),
+            predecessors: &[],
+        }
+    }
+
+    /// What was charged.
+    fn receipt_item(&self) -> Option<ReceiptItem> {
+        let grant = self.outcome.grant?;
+        Some(match &self.charge {
+            Some(charge) => ReceiptItem::of(charge, grant),
+            None => ReceiptItem {
+                fingerprint: self.fingerprint,
+                quota: self.limit.with_quota().quota,
+                unit_cost: self.rule.cost,
+                grant,
+                counter: None,
+            },
+        })
+    }
+}
+
+impl ChargeItem for LimitVerdict {
+    #[inline(always)]
+    fn charge(&self) -> Option<ChargeRef<'_>> {
+        self.is_counted().then(|| self.charge_ref())
+    }
+
+    #[inline(always)]
+    fn outcome(&mut self) -> &mut LimitOutcome {
+        &mut self.outcome
     }
 }
 
@@ -162,38 +255,6 @@ impl fmt::Display for PolicyName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LimitVerdict { rule, limit, of_several, .. } = self.0;
         if *of_several { write!(f, "{}:{limit}", rule.id) } else { write!(f, "{}", rule.id) }
-    }
-}
-
-/// The decision of the enforced limits that were added so far.
-#[derive(Default)]
-pub(crate) struct VerdictSummary {
-    least_left: Option<(usize, u64)>,
-    /// Never, [`Duration::MAX`], is the longest wait; of equal waits the first is reported.
-    longest_wait: Option<(usize, Duration)>,
-    delay: Duration,
-}
-
-impl VerdictSummary {
-    /// Adds the last of the limits.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, limits: &[LimitVerdict]) {
-        let Some((limit, before)) = limits.split_last() else { return };
-        let n = before.len();
-        if !limit.is_enforced() {
-            return;
-        }
-        if !limit.allowed {
-            let wait = limit.retry_after.unwrap_or(Duration::MAX);
-            if self.longest_wait.is_none_or(|(_, longest)| wait > longest) {
-                self.longest_wait = Some((n, wait));
-            }
-            return;
-        }
-        if self.least_left.is_none_or(|(_, left)| limit.remaining < left) {
-            self.least_left = Some((n, limit.remaining));
-        }
-        self.delay = self.delay.max(limit.delay);
     }
 }
 
@@ -211,7 +272,6 @@ impl EngineVerdict {
             retry_after: None,
             delay: Duration::ZERO,
             ban: None,
-            charges: SmallVec::new(),
         }
     }
 
@@ -219,6 +279,17 @@ impl EngineVerdict {
     #[inline]
     pub fn limits(&self) -> &[LimitVerdict] {
         &self.limits
+    }
+
+    /// To charge them where they are. Their rules must stay as they are.
+    #[inline]
+    pub(crate) fn limits_mut(&mut self) -> &mut [LimitVerdict] {
+        &mut self.limits
+    }
+
+    /// The limits in groups: those of one key under one rule.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[LimitVerdict]> {
+        self.limits.chunk_by(|_, next| !next.starts_key)
     }
 
     /// The limits, each with its rule as a reference that may outlive the verdict.
@@ -236,14 +307,18 @@ impl EngineVerdict {
         self.owner = Some(Arc::clone(owner));
     }
 
-    /// Adds a limit.
-    ///
-    /// # Safety
-    ///
-    /// The rule of the limit is one of the owner's.
+    /// Adds a limit, of a rule of the owner.
     #[inline(always)]
-    pub(crate) unsafe fn push_limit(&mut self, limit: impl FnOnce() -> LimitVerdict) {
+    pub(crate) fn push_limit(&mut self, limit: impl FnOnce() -> LimitVerdict) {
         push_in_place(&mut self.limits, limit);
+    }
+
+    /// Adds the predecessors of the last limit.
+    #[cold]
+    pub(crate) fn set_predecessors(&mut self, predecessors: Vec<Predecessor>) {
+        if let Some(limit) = self.limits.last_mut().filter(|_| !predecessors.is_empty()) {
+            limit.charge = Some(Box::new(Charge { predecessors, ..limit.to_charge() }));
+        }
     }
 
     /// Completes a verdict without any limits.
@@ -261,34 +336,54 @@ impl EngineVerdict {
         }
     }
 
-    /// Completes the verdict with the summary of its limits.
+    /// Completes the verdict with the outcomes of its limits.
     #[inline(always)]
-    pub(crate) fn summarize(&mut self, summary: &VerdictSummary) {
-        if let Some((n, _)) = summary.longest_wait {
+    pub(crate) fn summarize(&mut self) {
+        let mut least_left: Option<(usize, u64)> = None;
+        // Never, `Duration::MAX`, is the longest wait; of equal waits the first is reported.
+        let mut longest_wait: Option<(usize, Duration)> = None;
+        let mut delay = Duration::ZERO;
+        for (n, limit) in self.limits.iter().enumerate() {
+            if !limit.is_enforced() {
+                continue;
+            }
+            let wait = match limit.outcome.decision.admission {
+                Admission::Allow { delay: held } => {
+                    delay = delay.max(held);
+                    if least_left.is_none_or(|(_, left)| limit.outcome.remaining < left) {
+                        least_left = Some((n, limit.outcome.remaining));
+                    }
+                    continue;
+                }
+                Admission::Deny { retry_after } => retry_after,
+                Admission::Never => Duration::MAX,
+            };
+            if longest_wait.is_none_or(|(_, longest)| wait > longest) {
+                longest_wait = Some((n, wait));
+            }
+        }
+        if let Some((n, _)) = longest_wait {
             self.allowed = false;
             self.reason = Reason::Limit;
             self.reported = Some(n);
-            self.retry_after = self.limits[n].retry_after;
+            self.retry_after = self.limits[n].retry_after();
         } else {
             self.allowed = true;
-            self.reason = if summary.least_left.is_some() { Reason::Ok } else { Reason::NoRule };
-            self.reported = summary.least_left.map(|(n, _)| n);
-            self.delay = summary.delay;
+            self.reason = if least_left.is_some() { Reason::Ok } else { Reason::NoRule };
+            self.reported = least_left.map(|(n, _)| n);
+            self.delay = delay;
         }
     }
 
     /// The limits that were charged, each with its charge.
     pub fn charged(&self) -> impl Iterator<Item = (&LimitVerdict, ReceiptItem)> {
-        let counted = self.limits.iter().filter(|limit| !limit.unkeyed);
-        counted
-            .zip(&self.charges)
-            .filter_map(|(limit, charge)| Some((limit, ReceiptItem::of(charge, limit.grant?))))
+        self.limits.iter().filter_map(|limit| Some((limit, limit.receipt_item()?)))
     }
 
     /// For refunding or settling what was charged: `None` if nothing was, or if it was taken before.
     pub fn take_receipt(&mut self) -> Option<ChargeReceipt> {
         let receipt = ChargeReceipt::from_items(self.charged().map(|(_, item)| item));
-        self.charges.clear();
+        self.limits.iter_mut().for_each(|limit| limit.outcome.grant = None);
         receipt
     }
 
@@ -317,10 +412,13 @@ impl EngineVerdict {
         let Some(reported) = self.reported() else {
             return Some("Denied: the counters cannot be read at the moment".to_owned());
         };
-        if reported.unkeyed {
+        if let Some(denial) = reported.key_denial {
             let rule = &reported.rule;
             let needed: Vec<_> = rule.attributes().map(ToString::to_string).collect();
-            let needs = if reported.ambiguous { "needs one value of" } else { "needs" };
+            let needs = match denial {
+                KeyDenial::MissingKey => "needs",
+                KeyDenial::AmbiguousKey => "needs one value of",
+            };
             return Some(format!("Denied: rule {} {needs} {}", rule.id, needed.join(", ")));
         }
         let limit = format!("rule {} allows {}", reported.rule.id, reported.limit);

@@ -96,7 +96,7 @@ fn said(engine: &EngineCore) -> Vec<String> {
             let ip = "192.0.2.1".parse().expect("an address");
             let verdict = engine.check(&Hit::on(method, host, path).user(user).ip(ip), NOW);
             let limits = verdict.limits().iter().map(|limit| {
-                format!("{} {} {} {}", limit.rule.id, limit.limit, limit.allowed, limit.remaining)
+                format!("{} {} {} {}", limit.rule.id, limit.limit, limit.is_allowed(), limit.remaining())
             });
             said.push(format!("{method} {host}{path} {}: {:?}", verdict.allowed, limits.collect::<Vec<_>>()));
         }
@@ -145,7 +145,7 @@ fn a_changed_rule_keeps_what_its_keys_have_used_and_its_record() {
     let edited = rule("{id: r, key: user, limit: 50/m}");
     let generations = engine.change([PolicyChange::Put(edited)], NOW);
     assert_eq!(generations, Ok((1, 2)));
-    assert_eq!(engine.peek(&hit, NOW).limits()[0].remaining, 45, "five of fifty used");
+    assert_eq!(engine.peek(&hit, NOW).limits()[0].remaining(), 45, "five of fifty used");
     let tally = engine.policy().rule("r").expect("it is there").counts();
     assert_eq!((tally.allowed, tally.denied), (5, 2));
 }

@@ -67,7 +67,7 @@ fn verdicts(engine: &EngineCore, now: Time) -> Vec<String> {
     let verdicts = |n| {
         let verdict = engine.peek(&Hit::on("GET", "", &target(n)).user("u"), now);
         let limits = verdict.limits().iter().map(|each| {
-            format!("{} {} {:?} {:?}", each.rule.id, each.remaining, each.retry_after, each.reset_after)
+            format!("{} {} {:?} {:?}", each.rule.id, each.remaining(), each.retry_after(), each.reset_after())
         });
         limits.collect::<String>()
     };
@@ -162,7 +162,7 @@ fn a_limit_changed_while_it_was_down_keeps_what_its_keys_have_used() {
         let bytes = saved(&engine, &rules(5), NOW);
         let copy = restored(&bytes, &rules(50), NOW);
         let verdict = copy.peek(&Hit::by("u"), NOW);
-        assert_eq!(verdict.limits()[0].remaining, 45, "{algorithm}");
+        assert_eq!(verdict.limits()[0].remaining(), 45, "{algorithm}");
         assert_eq!(verdict.id.generation, 2, "{algorithm}");
     }
 }
@@ -372,7 +372,7 @@ fn a_snapshot_of_the_future_denies_no_longer_than_its_limits() {
     let engine = restored(&saved(&engine, &rules, future), &rules, NOW);
     for (n, algorithm) in ALGORITHMS.iter().enumerate() {
         let verdict = hit(&engine, n, NOW);
-        let wait = verdict.limits().iter().filter_map(|limit| limit.retry_after).max().unwrap_or_default();
+        let wait = verdict.limits().iter().filter_map(|limit| limit.retry_after()).max().unwrap_or_default();
         assert!(wait <= 5 * MINUTE, "{algorithm}: {wait:?}");
         assert!(hit(&engine, n, NOW + wait).allowed, "{algorithm}");
     }

@@ -97,7 +97,7 @@ fn verdicts(engine: &EngineCore, users: u64, now: Time) -> Vec<String> {
     let each = |user: u64| {
         TARGETS.map(|target| {
             let verdict = engine.peek(&Hit::on("GET", "", target).user(user.to_string()), now);
-            let limit = verdict.limits().first().map(|limit| (limit.remaining, limit.reset_after));
+            let limit = verdict.limits().first().map(|limit| (limit.remaining(), limit.reset_after()));
             format!("{target} {user}: {:?} {limit:?}", verdict.reason)
         })
     };
@@ -224,7 +224,7 @@ fn a_file_torn_anywhere_has_what_was_complete_before() {
         let (copy, restored) = restore(bytes, NOW);
         let (_, length) = restored.end.expect("it can be appended to");
         assert_eq!(length + restored.unused_bytes, bytes.len() as u64);
-        copy.peek(&Hit::on("GET", "", "/gcra").user("u"), NOW).limits()[0].remaining
+        copy.peek(&Hit::on("GET", "", "/gcra").user("u"), NOW).limits()[0].remaining()
     };
     for at in complete[0]..file.bytes.len() {
         let updates = complete.iter().filter(|end| **end <= at).count() as u64 - 1;

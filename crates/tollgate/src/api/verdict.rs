@@ -108,21 +108,21 @@ impl<'v> LimitStatus<'v> {
 
     /// Whether this limit would admit the hit.
     pub fn is_allowed(&self) -> bool {
-        self.inner.allowed
+        self.inner.is_allowed()
     }
 
     /// What is left after this hit.
     pub fn remaining(&self) -> u64 {
-        self.inner.remaining
+        self.inner.remaining()
     }
 
     /// Until the whole limit is available again.
     pub fn reset_after(&self) -> Duration {
-        self.inner.reset_after
+        self.inner.reset_after()
     }
 
     /// Until this limit would admit the hit.
     pub fn retry_after(&self) -> Option<Duration> {
-        self.inner.retry_after
+        self.inner.retry_after()
     }
 }

@@ -12,13 +12,13 @@ use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
 use crate::identity::{Attribute, EncodedKeyPart, FieldSource, Key};
 use crate::limit::Limit;
-use crate::plan::{Plan, PlannedRule};
+use crate::plan::Plan;
 use crate::policy::PolicySnapshot;
 use crate::rule::{OnStoreError, Rule};
 use crate::store::central::{CentralCounter, CentralCounterStore, CentralOutcome, CounterId, StoreError};
 use crate::store::{Charge, ChargeReceipt, CounterKey, Enforcement, KeyPart, LimitOutcome, Sensitivity};
 use crate::time::Time;
-use crate::verdict::{EngineVerdict, Reason};
+use crate::verdict::{EngineVerdict, LimitVerdict, Reason};
 
 /// The verdict of a hit whose counters are in a central store.
 pub struct CentralVerdict {
@@ -34,6 +34,8 @@ pub(super) type FailedCharge = (usize, OnStoreError);
 
 /// The charges of a plan after failures are handled.
 struct CentralCharges {
+    /// As they were made: a node's share of a limit replaces the charge of the limit.
+    charges: Vec<Charge>,
     /// In the order of the plan; `None` if a charge does not affect the verdict.
     outcomes: Vec<Option<LimitOutcome>>,
     failed: Vec<FailedCharge>,
@@ -57,10 +59,15 @@ impl EngineCore {
             self.finish_exempt(&context, &mut verdict, exempt);
             return CentralVerdict { verdict, to_refund: None, error: None };
         }
-        name_counters(policy, &mut plan, hit);
-        let charged = self.charge_central(&context, &mut plan, store).await;
-        let outcomes = charged.outcomes.iter().map(Option::as_ref);
-        self.finish(&context, &mut plan, outcomes, &charged.failed);
+        let charges = central_charges(policy, &plan, hit);
+        let charged = self.charge_central(&context, &plan, charges, store).await;
+        let limits = plan.verdict.limits_mut().iter_mut().filter(|limit| limit.is_counted());
+        for ((limit, charge), outcome) in limits.zip(charged.charges).zip(charged.outcomes) {
+            limit.charge = Some(Box::new(charge));
+            limit.skipped = outcome.is_none();
+            limit.outcome = outcome.unwrap_or(LimitOutcome::PENDING);
+        }
+        self.finish(&context, &mut plan, &charged.failed);
         if mode == DecisionMode::Check {
             self.record_tracked(&context, &plan);
         }
@@ -71,72 +78,75 @@ impl EngineCore {
     async fn charge_central(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &mut Plan<'_, '_>,
+        plan: &Plan<'_>,
+        charges: Vec<Charge>,
         store: &impl CentralCounterStore,
     ) -> CentralCharges {
         let DecisionContext { policy, now, mode, .. } = *context;
         if mode == DecisionMode::Peek {
-            let outcome = store.peek(plan.charges(), now).await;
-            return self.handle_failures(context, plan, outcome);
+            let outcome = store.peek(&charges, now).await;
+            return self.handle_failures(context, plan, charges, outcome);
         }
-        let outcome = match self.deny_cache.find(policy, plan, now) {
+        let outcome = match self.deny_cache.find(policy, plan, &charges, now) {
             Some(known) => known,
             None => {
                 let outcome = match context.may_charge(plan) {
-                    true => store.charge(plan.charges(), now).await,
-                    false => store.peek(plan.charges(), now).await,
+                    true => store.charge(&charges, now).await,
+                    false => store.peek(&charges, now).await,
                 };
-                self.deny_cache.update(policy, plan, &outcome, now);
+                self.deny_cache.update(policy, plan, &charges, &outcome, now);
                 outcome
             }
         };
-        self.handle_failures(context, plan, outcome)
+        self.handle_failures(context, plan, charges, outcome)
     }
 
     /// Charges the node's share of the limits that fail to local, all or none; these charges replace those of the plan.
     fn handle_failures(
         &self,
         context: &DecisionContext<'_, '_>,
-        plan: &mut Plan<'_, '_>,
+        plan: &Plan<'_>,
+        mut charges: Vec<Charge>,
         outcome: CentralOutcome,
     ) -> CentralCharges {
         let DecisionContext { policy, now, mode, .. } = *context;
-        let failed = failures(policy, plan, &outcome);
+        let failed = failures(policy, plan, &charges, &outcome);
         let error = outcome.limits.iter().find_map(|result| result.error()).cloned();
         let mut outcomes: Vec<_> = outcome.limits.iter().map(|result| result.outcome().copied()).collect();
         let closed = failed.iter().any(|(_, mode)| *mode == OnStoreError::Closed);
         if outcome.admitted
             && !plan.is_denied_by_key
             && !closed
-            && !self.apply_known_denials(policy, plan, &failed, &mut outcomes, now)
+            && !self.apply_known_denials(context, plan, &charges, &failed, &mut outcomes)
         {
-            let (indices, shares) = node_shares(policy, plan, &failed);
+            let (indices, shares) = node_shares(policy, plan, &charges, &failed);
             let decided = match mode {
                 DecisionMode::Check => self.store.charge(&shares, now),
                 DecisionMode::Peek => self.store.peek(&shares, now),
             };
             for ((n, share), outcome) in indices.into_iter().zip(shares).zip(decided.limits) {
-                plan.verdict.charges[n] = share;
+                charges[n] = share;
                 outcomes[n] = Some(outcome);
             }
         }
-        CentralCharges { outcomes, failed, error }
+        CentralCharges { charges, outcomes, failed, error }
     }
 
     /// Whether a limit that fails to local is known to have denied such a charge, and still would. Then nothing is
     /// charged here either.
     fn apply_known_denials(
         &self,
-        policy: &PolicySnapshot,
-        plan: &Plan<'_, '_>,
+        context: &DecisionContext<'_, '_>,
+        plan: &Plan<'_>,
+        charges: &[Charge],
         failed: &[FailedCharge],
         outcomes: &mut [Option<LimitOutcome>],
-        now: Time,
     ) -> bool {
+        let DecisionContext { policy, now, .. } = *context;
         let mut denied = false;
-        for (n, (rule, limit, charge)) in plan.charged().enumerate() {
+        for (n, (limit, charge)) in plan.counted().zip(charges).enumerate() {
             if failed.contains(&(n, OnStoreError::Local))
-                && let Some(outcome) = self.deny_cache.last_known(policy, (rule, &limit.limit, charge), now)
+                && let Some(outcome) = self.deny_cache.last_known(policy, limit, charge, now)
             {
                 outcomes[n] = Some(outcome);
                 denied = true;
@@ -147,12 +157,17 @@ impl EngineCore {
 }
 
 /// The enforced charges that failed, and how their rules handle that.
-fn failures(policy: &PolicySnapshot, plan: &Plan<'_, '_>, outcome: &CentralOutcome) -> Vec<FailedCharge> {
-    let all = plan.charged().zip(&outcome.limits).enumerate();
-    let failed = all.filter(|(_, ((_, _, charge), result))| {
+fn failures(
+    policy: &PolicySnapshot,
+    plan: &Plan<'_>,
+    charges: &[Charge],
+    outcome: &CentralOutcome,
+) -> Vec<FailedCharge> {
+    let all = plan.counted().zip(charges).zip(&outcome.limits).enumerate();
+    let failed = all.filter(|(_, ((_, charge), result))| {
         result.error().is_some() && charge.enforcement == Enforcement::Enforced
     });
-    failed.map(|(n, ((rule, _, _), _))| (n, policy.on_store_error(rule))).collect()
+    failed.map(|(n, ((limit, _), _))| (n, policy.on_store_error(&limit.rule))).collect()
 }
 
 /// Applies failures to a verdict that is otherwise complete.
@@ -168,13 +183,14 @@ pub(super) fn apply_failures(verdict: &mut EngineVerdict, failed: &[FailedCharge
 /// The node's share of each limit that fails to local, with its index in the plan.
 fn node_shares(
     policy: &PolicySnapshot,
-    plan: &Plan<'_, '_>,
+    plan: &Plan<'_>,
+    charges: &[Charge],
     failed: &[FailedCharge],
 ) -> (Vec<usize>, Vec<Charge>) {
     let nodes = policy.settings().store.nodes;
     let is_local = |n: usize| failed.contains(&(n, OnStoreError::Local));
-    let local = plan.charged().enumerate().filter(|(n, _)| is_local(*n));
-    local.map(|(n, (_, limit, charge))| (n, node_share(&limit.limit, charge, nodes))).unzip()
+    let local = plan.counted().zip(charges).enumerate().filter(|(n, _)| is_local(*n));
+    local.map(|(n, (limit, charge))| (n, node_share(&limit.limit, charge, nodes))).unzip()
 }
 
 /// A share is a counter of its own: its state and that of the whole limit are independent.
@@ -189,32 +205,30 @@ fn node_share(limit: &Limit, charge: &Charge, nodes: u64) -> Charge {
     }
 }
 
-/// Gives every charge of the plan its counter in the central store.
-fn name_counters(policy: &PolicySnapshot, plan: &mut Plan<'_, '_>, hit: &Hit<'_>) {
-    let mut counters = Vec::with_capacity(plan.charges().len());
-    let mut last: Option<(&PlannedRule<'_>, CounterId)> = None;
-    for (planned, limit, _) in plan.charged_keys() {
-        let id = match last.take() {
-            Some((same, id)) if std::ptr::eq(same, planned) => id,
-            _ => counter_of(policy, plan, planned, hit),
+/// The charges of the plan, each with its counter in the central store.
+fn central_charges(policy: &PolicySnapshot, plan: &Plan<'_>, hit: &Hit<'_>) -> Vec<Charge> {
+    let mut charges: Vec<Charge> = Vec::with_capacity(plan.verdict.limits().len());
+    for limit in plan.counted() {
+        let id = match charges.last() {
+            Some(Charge { counter: Some(counter), .. }) if !limit.starts_key => counter.id.clone(),
+            _ => counter_of(policy, plan, limit, hit),
         };
-        counters.push(CentralCounter { id: id.clone(), limit: limit.limit });
-        last = Some((planned, id));
+        let counter = Arc::new(CentralCounter { id, limit: *limit.limit });
+        charges.push(Charge { counter: Some(counter), ..limit.to_charge() });
     }
-    for (charge, counter) in plan.verdict.charges.iter_mut().zip(counters) {
-        charge.counter = Some(Arc::new(counter));
-    }
+    charges
 }
 
-/// The counter of a hit under a rule.
+/// The counter of a hit under the rule of a limit.
 pub(super) fn counter_of(
     policy: &PolicySnapshot,
-    plan: &Plan<'_, '_>,
-    planned: &PlannedRule<'_>,
+    plan: &Plan<'_>,
+    limit: &LimitVerdict,
     hit: &Hit<'_>,
 ) -> CounterId {
-    let rule = planned.rule;
-    let value = |n: usize, attribute: &Attribute| match plan.values_of(planned) {
+    let rule = &limit.rule;
+    let values = plan.values_of(limit.key);
+    let value = |n: usize, attribute: &Attribute| match values {
         Some(values) => values[n].clone(),
         None => policy.value(hit, attribute).map_or_else(String::new, Cow::into_owned),
     };

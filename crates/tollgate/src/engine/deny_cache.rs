@@ -7,15 +7,16 @@
 use std::time::Duration;
 
 use crate::algorithm::{Admission, Decision};
-use crate::limit::{Limit, Shape};
+use crate::limit::Shape;
 use crate::plan::Plan;
 use crate::policy::{PolicySnapshot, StoreSettings};
-use crate::rule::{OnStoreError, Rule};
+use crate::rule::OnStoreError;
 use crate::sampled_lru::SampledLru;
 use crate::store::central::{CentralOutcome, LimitResult};
 use crate::store::{Charge, DeniedHits, Enforcement, LimitOutcome};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
+use crate::verdict::LimitVerdict;
 
 const MAX_AGE: Duration = Duration::from_secs(1);
 /// Number of shards; a power of two.
@@ -45,14 +46,15 @@ impl DenyCache {
     pub(super) fn find(
         &self,
         policy: &PolicySnapshot,
-        plan: &Plan<'_, '_>,
+        plan: &Plan<'_>,
+        charges: &[Charge],
         now: Time,
     ) -> Option<CentralOutcome> {
         if !policy.settings().store.deny_cache {
             return None;
         }
-        let known = plan.charged().map(|(rule, limit, charge)| {
-            let kept = is_cacheable(rule, limit.limit.shape(), charge);
+        let known = plan.counted().zip(charges).map(|(limit, charge)| {
+            let kept = is_cacheable(limit, charge);
             let denial = kept.then(|| self.get(charge, policy.generation(), now)).flatten()?;
             (now < denial.cached_until).then(|| denial.outcome(now))
         });
@@ -67,26 +69,28 @@ impl DenyCache {
     pub(super) fn last_known(
         &self,
         policy: &PolicySnapshot,
-        (rule, limit, charge): (&Rule, &Limit, &Charge),
+        limit: &LimitVerdict,
+        charge: &Charge,
         now: Time,
     ) -> Option<LimitOutcome> {
         let denial = self.get(charge, policy.generation(), now)?;
-        is_cacheable(rule, limit.shape(), charge).then(|| denial.outcome(now))
+        is_cacheable(limit, charge).then(|| denial.outcome(now))
     }
 
     /// Caches denials, and removes those of keys that are admitted.
     pub(super) fn update(
         &self,
         policy: &PolicySnapshot,
-        plan: &Plan<'_, '_>,
+        plan: &Plan<'_>,
+        charges: &[Charge],
         outcome: &CentralOutcome,
         now: Time,
     ) {
         let StoreSettings { deny_cache, .. } = policy.settings().store;
-        for ((rule, limit, charge), part) in plan.charged().zip(&outcome.limits) {
-            let is_local = policy.on_store_error(rule) == OnStoreError::Local;
+        for ((limit, charge), part) in plan.counted().zip(charges).zip(&outcome.limits) {
+            let is_local = policy.on_store_error(&limit.rule) == OnStoreError::Local;
             let (LimitResult::Answered(part), true) = (part, deny_cache || is_local) else { continue };
-            if !is_cacheable(rule, limit.limit.shape(), charge) {
+            if !is_cacheable(limit, charge) {
                 continue;
             }
             if let Admission::Deny { retry_after } = part.decision.admission {
@@ -134,9 +138,9 @@ impl CachedDenial {
 }
 
 /// Whether a denial of this charge may be cached.
-fn is_cacheable(rule: &Rule, shape: Shape, charge: &Charge) -> bool {
+fn is_cacheable(limit: &LimitVerdict, charge: &Charge) -> bool {
     charge.enforcement == Enforcement::Enforced
         && charge.denied_hits == DeniedHits::Free
-        && shape != Shape::Concurrency
-        && !rule.settles_later()
+        && limit.limit.shape() != Shape::Concurrency
+        && !limit.rule.settles_later()
 }

@@ -3,12 +3,13 @@
 use crate::engine::central::counter_of;
 use crate::engine::{DecisionContext, EngineCore};
 use crate::fingerprint::Fingerprint;
-use crate::plan::{Plan, PlannedRule};
+use crate::plan::Plan;
 use crate::rule::{RuleInForce, Tracking};
 use crate::store::central::{CounterId, StoreError};
 use crate::time::Time;
 use crate::track::central::CentralTrackStore;
 use crate::track::{Outbox, Track};
+use crate::verdict::LimitVerdict;
 
 impl EngineCore {
     /// Updates of tracked keys for the central store, consumed by the task that writes them.
@@ -16,21 +17,26 @@ impl EngineCore {
         &self.outbox
     }
 
-    /// Counts an attempt of a key that is tracked.
+    /// Counts an attempt of a key that is tracked: of the one that the first limit is for.
     #[inline(never)]
-    pub(super) fn track(&self, planned: &PlannedRule<'_>, tracking: Tracking, denials: u64, now: Time) {
-        let saved = || self.saved_tracks.take(planned.rule.id.as_str());
-        let first = planned.rule.stats().tracks.count(planned.key, now, denials, tracking, saved);
-        self.changed_tracks.note(first, planned.rule);
+    pub(super) fn track(&self, limits: &[LimitVerdict], tracking: Tracking, now: Time) {
+        let Some((first, others)) = limits.split_first() else { return };
+        let mut of_key = others.iter().take_while(|limit| !limit.starts_key);
+        let denied = !first.is_allowed() || of_key.any(|limit| !limit.is_allowed());
+        let saved = || self.saved_tracks.take(first.rule.id.as_str());
+        let tracks = &first.rule.stats().tracks;
+        let change = tracks.count(first.key, now, u64::from(denied), tracking, saved);
+        self.changed_tracks.note(change, &first.rule);
     }
 
     /// Adds the attempts of tracked keys to the outbox; for a rule that does not track this is one field check.
-    pub(super) fn record_tracked(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_, '_>) {
+    pub(super) fn record_tracked(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_>) {
         let DecisionContext { policy, hit, now, .. } = *context;
-        for (planned, limits) in plan.with_verdicts() {
-            let Some(tracking) = planned.rule.track else { continue };
-            let denials = u64::from(limits.iter().any(|limit| !limit.allowed));
-            self.outbox.count(planned.key, now, denials, tracking, || counter_of(policy, plan, planned, hit));
+        for limits in plan.verdict.keys() {
+            let Some(first) = limits.first() else { continue };
+            let Some(tracking) = first.rule.track else { continue };
+            let denials = u64::from(limits.iter().any(|limit| !limit.is_allowed()));
+            self.outbox.count(first.key, now, denials, tracking, || counter_of(policy, plan, first, hit));
         }
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::fingerprint::Fingerprint;
 use crate::hit::{AttributeValues, Hit, MAX_VALUES};
 use crate::identity::Attribute;
-use crate::plan::{KeyDenial, KeyValues, Plan, PlanContext, PlannedRule, key_digest, mode};
+use crate::plan::{KeyValues, Plan, PlanContext, PlannedKey, key_digest, mode};
 use crate::policy::PolicySnapshot;
 use crate::rule::{AmbiguousKey, MissingKey, RuleInForce};
+use crate::verdict::{KeyDenial, LimitVerdict};
 
 /// There are more combinations of values than [`MAX_VALUES`].
 pub(crate) struct TooManyValues;
@@ -16,10 +17,10 @@ pub(crate) struct TooManyValues;
 impl PolicySnapshot {
     /// Plans a rule for a request with several values for its key: the rule denies it, or each combination is charged.
     #[cold]
-    pub(super) fn plan_ambiguous<'p>(
-        &'p self,
-        plan: &mut Plan<'p, '_>,
-        rule: &'p Arc<RuleInForce>,
+    pub(super) fn plan_ambiguous(
+        &self,
+        plan: &mut Plan<'_>,
+        rule: &Arc<RuleInForce>,
         hit: &Hit<'_>,
         under: &PlanContext<'_>,
         known: &impl Fn(Fingerprint),
@@ -28,11 +29,10 @@ impl PolicySnapshot {
         let keys = self.combinations(hit, &rule.key);
         if let (Ok(keys), true) = (&keys, each) {
             for values in keys {
-                let planned = plan.rules.len();
+                let planned = plan.verdict.limits().len();
                 self.plan_key(plan, rule, values, hit, under, known);
-                if let Some(planned) = plan.rules.get_mut(planned) {
-                    planned.values = Some(plan.values.len() as u32);
-                    plan.values.push(values.iter().map(|value| value.to_string()).collect());
+                if let Some(LimitVerdict { key, .. }) = plan.verdict.limits().get(planned) {
+                    plan.values.push((*key, values.iter().map(|value| value.to_string()).collect()));
                 }
             }
             return;
@@ -44,10 +44,16 @@ impl PolicySnapshot {
         let values: KeyValues<'_> =
             rule.key.iter().map(|attribute| self.value(hit, attribute).unwrap_or_default()).collect();
         let limits = rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
-        let key = key_digest(under.secret, hit.domain_name(), rule, &values).finish();
-        let mode = mode(rule, under, &values);
-        let key_denial = Some(KeyDenial::AmbiguousKey);
-        plan.push(PlannedRule { rule, key, mode, limits, key_denial, values: None });
+        let key = PlannedKey {
+            rule,
+            key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
+            mode: mode(rule, under, &values),
+            cost: 0,
+            is_repeated: false,
+            of_several: false,
+        };
+        // SAFETY: it is a limit of the rule, whose policy the verdict has an owner of.
+        unsafe { plan.deny(&key, limits, KeyDenial::AmbiguousKey) };
     }
 
     /// All combinations of the values that a hit has for the attributes, with empty strings for missing ones; an error

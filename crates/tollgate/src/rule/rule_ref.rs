@@ -8,13 +8,17 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-use crate::rule::RuleInForce;
+use crate::limit::Limit;
+use crate::rule::{RuleInForce, RuleLimit};
 use crate::rule::set::Rules;
 use crate::stripes::STRIPES;
 
 /// A rule as it was when a verdict was made. It is kept alive by the verdict, which it cannot be taken from: it has no
 /// `Clone`, and its verdict shows it by reference only.
 pub struct VerdictRule(NonNull<RuleInForce>);
+
+/// A limit of such a rule.
+pub struct VerdictLimit(NonNull<RuleLimit>);
 
 /// A rule as it was when a verdict was made, for longer than the verdict.
 pub struct RuleRef {
@@ -38,9 +42,15 @@ unsafe impl Send for VerdictRule {}
 // SAFETY: as above.
 unsafe impl Sync for VerdictRule {}
 
+// SAFETY: it gives shared access to a limit, and limits are `Sync`.
+unsafe impl Send for VerdictLimit {}
+// SAFETY: as above.
+unsafe impl Sync for VerdictLimit {}
+
 const _: () = {
     const fn is_shareable<T: Send + Sync>() {}
     is_shareable::<RuleInForce>();
+    is_shareable::<RuleLimit>();
     is_shareable::<RuleOwner>();
 };
 
@@ -54,8 +64,14 @@ impl VerdictRule {
     }
 
     #[inline]
-    pub(crate) fn is(&self, rule: &Arc<RuleInForce>) -> bool {
+    pub(crate) fn is_of(&self, rule: &Arc<RuleInForce>) -> bool {
         std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(rule))
+    }
+
+    /// Whether both are the same version of one rule.
+    #[inline]
+    pub(crate) fn is(&self, other: &VerdictRule) -> bool {
+        self.0 == other.0
     }
 
     /// # Safety
@@ -63,6 +79,23 @@ impl VerdictRule {
     /// `owner` owns the rule.
     pub(crate) unsafe fn to_ref(&self, owner: &Arc<RuleOwner>) -> RuleRef {
         RuleRef { rule: VerdictRule(self.0), _owner: Arc::clone(owner) }
+    }
+}
+
+impl VerdictLimit {
+    /// # Safety
+    ///
+    /// It is a limit of a rule that outlives every use.
+    #[inline]
+    pub(crate) unsafe fn new(limit: &RuleLimit) -> VerdictLimit {
+        VerdictLimit(NonNull::from(limit))
+    }
+
+    /// The limit with its quota.
+    #[inline]
+    pub(crate) fn with_quota(&self) -> &RuleLimit {
+        // SAFETY: it is part of a rule that is stored together with its owner, and rules never change.
+        unsafe { self.0.as_ref() }
     }
 }
 
@@ -96,6 +129,15 @@ impl Deref for VerdictRule {
     }
 }
 
+impl Deref for VerdictLimit {
+    type Target = Limit;
+
+    #[inline]
+    fn deref(&self) -> &Limit {
+        &self.with_quota().limit
+    }
+}
+
 impl Deref for RuleRef {
     type Target = RuleInForce;
 
@@ -106,6 +148,18 @@ impl Deref for RuleRef {
 }
 
 impl fmt::Debug for VerdictRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl fmt::Debug for VerdictLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl fmt::Display for VerdictLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }

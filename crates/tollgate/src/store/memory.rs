@@ -19,10 +19,11 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Admission, Algorithm, Decision, Quota, QuotaState};
 use crate::changes::Changes;
-use crate::collections::push_in_place;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
-use crate::store::{Charge, ChargeOutcome, DeniedHits, Enforcement, LimitOutcome, Predecessor};
+use crate::store::{
+    Charge, ChargeItem, ChargeOutcome, ChargeRef, DeniedHits, Enforcement, LimitOutcome, Predecessor,
+};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::Time;
 
@@ -151,46 +152,30 @@ impl MemoryStore {
 
     /// Decides all charges of one request and applies all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
-        let mut outcome = ChargeOutcome::new();
-        self.charge_while(charges, now, &InForce::always(), &mut outcome);
-        outcome
+        ChargeOutcome::written_by(charges, |items| self.charge_while(items, now, &InForce::always()))
     }
 
-    /// As [`charge`](Self::charge), into a new outcome, while the limits are in force; if [`InForce`] reports otherwise,
-    /// nothing is charged.
+    /// As [`charge`](Self::charge), where the charges are, while the limits are in force; if [`InForce`] reports
+    /// otherwise, nothing is charged. Returns whether the request is admitted.
     ///
     /// A state moves from the counter of a limit to that of its successor, and a charge planned under the old limit
     /// would create a second counter. So a counter is created only after checking, under the lock of the shard, that
     /// the limit is in force: the move takes the same lock, after the successor came into force.
     #[inline]
-    pub(crate) fn charge_while(
+    pub(crate) fn charge_while<I: ChargeItem>(
         &self,
-        charges: &[Charge],
+        items: &mut [I],
         now: Time,
         in_force: &InForce<'_>,
-        outcome: &mut ChargeOutcome,
-    ) {
-        if let [charge] = charges {
-            match self.charge_bucket(charge, now) {
-                Some(charged) => push_in_place(&mut outcome.limits, || charged),
-                None => self.charge_single(charge, now, in_force, outcome),
-            }
-            return;
-        }
-        // Decided first: a denied request charges nothing, not even temporarily (I3).
-        let denies =
-            |charge: &Charge| charge.enforcement == Enforcement::Enforced && !self.allows(charge, now);
-        if charges.iter().any(denies) {
-            self.write_peek(charges, now, outcome);
-        } else {
-            outcome.limits.resize(charges.len(), LimitOutcome::PENDING);
-        }
-        if outcome.admitted {
-            self.charge_all(charges, outcome, now, in_force);
-        }
-        if !outcome.admitted && !in_force.was_replaced() {
-            self.drain_denied(charges, outcome, now, in_force);
-        }
+    ) -> bool {
+        let [item] = items else { return self.charge_several(items, now, in_force) };
+        let Some(charge) = item.charge() else { return true };
+        let enforcement = charge.enforcement;
+        *item.outcome() = match self.charge_bucket(&charge, now) {
+            Some(charged) => charged,
+            None => self.charge_single(&charge, now, in_force),
+        };
+        item.outcome().decision.is_allowed() || enforcement == Enforcement::Shadow
     }
 
     /// Prefetches the cache lines of a key that will be charged soon.
@@ -206,18 +191,16 @@ impl MemoryStore {
 
     /// A single charge that is not [the most common one](Self::charge_bucket).
     #[inline(never)]
-    fn charge_single(&self, charge: &Charge, now: Time, in_force: &InForce<'_>, outcome: &mut ChargeOutcome) {
+    fn charge_single(&self, charge: &ChargeRef<'_>, now: Time, in_force: &InForce<'_>) -> LimitOutcome {
         let limit = self.run(charge, charge_op_kind(charge), now, in_force);
-        let limit = limit.unwrap_or_else(|| in_force.note_replaced());
-        outcome.admitted = limit.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
-        outcome.limits.push(limit);
+        limit.unwrap_or_else(|| in_force.note_replaced())
     }
 
     /// The most common operation, inlined: a stored bucket is charged. `None` if it is not.
     #[inline(always)]
-    fn charge_bucket(&self, charge: &Charge, now: Time) -> Option<LimitOutcome> {
-        let Quota::Bucket(meter) = &charge.quota else { return None };
-        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind: ChargeOpKind::Charge, now };
+    fn charge_bucket(&self, charge: &ChargeRef<'_>, now: Time) -> Option<LimitOutcome> {
+        let Quota::Bucket(meter) = charge.quota else { return None };
+        let op = ChargeOp { quota: charge.quota, cost: charge.cost, kind: ChargeOpKind::Charge, now };
         let run = |class_no: u16, full_at: u64| {
             let charged = meter.try_charge_units(full_at, meter.units_at(now), charge.cost);
             let (decision, next) = charged.filter(|_| class_no != WIDE)?;
@@ -230,13 +213,13 @@ impl MemoryStore {
     /// `None` if the key is new and its limit is no longer in force.
     fn run(
         &self,
-        charge: &Charge,
+        charge: &ChargeRef<'_>,
         kind: ChargeOpKind,
         now: Time,
         in_force: &InForce<'_>,
     ) -> Option<LimitOutcome> {
-        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind, now };
-        self.run_key(charge.fingerprint, &op, &charge.predecessors, in_force)
+        let op = ChargeOp { quota: charge.quota, cost: charge.cost, kind, now };
+        self.run_key(charge.fingerprint, &op, charge.predecessors, in_force)
     }
 
     fn run_key(
@@ -415,7 +398,7 @@ fn try_packed<R>(
     None
 }
 
-fn charge_op_kind(charge: &Charge) -> ChargeOpKind {
+fn charge_op_kind(charge: &ChargeRef<'_>) -> ChargeOpKind {
     match charge.denied_hits {
         DeniedHits::Free => ChargeOpKind::Charge,
         DeniedHits::Counted => ChargeOpKind::ChargeOrDrain,

@@ -180,7 +180,7 @@ fn counters_elsewhere_decide_as_those_in_memory_do() {
             let there = check(&far, &store, &hit, now).verdict;
             let summary = |verdict: &EngineVerdict| (verdict.allowed, verdict.reason, verdict.retry_after);
             let left = |verdict: &EngineVerdict| {
-                verdict.limits().iter().map(|limit| limit.remaining).collect::<Vec<_>>()
+                verdict.limits().iter().map(|limit| limit.remaining()).collect::<Vec<_>>()
             };
             assert_eq!(summary(&here), summary(&there), "{algorithm} {n}");
             if here.allowed {
@@ -325,7 +325,7 @@ fn a_recent_denial_is_repeated_without_a_call_to_the_store() {
     for tenth in 0..10 {
         let verdict = check_at(1, NOW + SECOND / 10 * tenth);
         assert_eq!(verdict.retry_after, Some(SECOND * 30 - SECOND / 10 * tenth));
-        assert_eq!((verdict.reason, verdict.limits()[0].remaining), (Reason::Limit, 0));
+        assert_eq!((verdict.reason, verdict.limits()[0].remaining()), (Reason::Limit, 0));
     }
     assert_eq!(calls(), before, "no round trip");
     let tally = engine.policy().rule("a").expect("a record").counts();

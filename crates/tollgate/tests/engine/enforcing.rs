@@ -93,7 +93,7 @@ fn a_key_outside_the_share_is_decided_as_in_shadow() {
         let said = |engine: &EngineCore| -> Vec<_> {
             let say = |verdict: EngineVerdict| {
                 let limits =
-                    verdict.limits().iter().map(|limit| (limit.mode, limit.allowed, limit.remaining));
+                    verdict.limits().iter().map(|limit| (limit.mode, limit.is_allowed(), limit.remaining()));
                 (verdict.reason, verdict.retry_after, limits.collect::<Vec<_>>())
             };
             (0..6).map(|_| say(engine.check(&hit, NOW))).collect()

@@ -71,7 +71,7 @@ fn by_hand(until: Time) -> Ban {
 
 /// What each limit has left, without taking anything.
 fn left(engine: &EngineCore, hit: Hit<'_>, now: Time) -> Vec<u64> {
-    engine.peek(&hit.cost(0), now).limits().iter().map(|limit| limit.remaining).collect()
+    engine.peek(&hit.cost(0), now).limits().iter().map(|limit| limit.remaining()).collect()
 }
 
 fn allowed(engine: &EngineCore, hit: &Hit<'_>, times: usize, now: Time) -> usize {
@@ -79,5 +79,5 @@ fn allowed(engine: &EngineCore, hit: &Hit<'_>, times: usize, now: Time) -> usize
 }
 
 fn reported(verdict: &EngineVerdict) -> (&str, u64) {
-    verdict.reported().map_or(("", 0), |limit| (limit.rule.id.as_str(), limit.remaining))
+    verdict.reported().map_or(("", 0), |limit| (limit.rule.id.as_str(), limit.remaining()))
 }

@@ -31,7 +31,7 @@ fn denied_hits_do_not_drain_the_shared_limit() {
     }
     let verdict = engine.peek(&hit("modest"), NOW);
     let left: Vec<_> =
-        verdict.limits().iter().map(|limit| (limit.rule.id.as_str(), limit.remaining)).collect();
+        verdict.limits().iter().map(|limit| (limit.rule.id.as_str(), limit.remaining())).collect();
     assert_eq!(left, [("everybody", 8), ("each", 2)]);
 }
 
@@ -53,7 +53,7 @@ fn the_real_cost_is_in_the_units_of_the_hit() {
     );
     let left = || {
         let verdict = engine.peek(&Hit::on("GET", "", "/").cost(0), NOW);
-        verdict.limits().iter().map(|limit| limit.remaining).collect::<Vec<_>>()
+        verdict.limits().iter().map(|limit| limit.remaining()).collect::<Vec<_>>()
     };
     let receipt = engine.check(&Hit::on("GET", "", "/").cost(2), NOW).take_receipt().expect("it was charged");
     assert_eq!(left(), [24, 28]);
@@ -87,7 +87,7 @@ fn shadow_rules_never_touch_the_verdict_and_are_counted_on_their_own() {
     let shown: Vec<_> = verdict
         .limits()
         .iter()
-        .map(|each| (each.rule.id.as_str(), each.allowed, each.is_enforced()))
+        .map(|each| (each.rule.id.as_str(), each.is_allowed(), each.is_enforced()))
         .collect();
     assert_eq!(shown, [("real", false, true), ("tried", false, false), ("never", false, false)]);
     assert_eq!((reported(&verdict), verdict.retry_after), (("real", 0), Some(Duration::from_secs(720))));

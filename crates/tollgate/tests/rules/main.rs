@@ -55,7 +55,7 @@ fn check_option_rejected(options: &str, expected: &str) {
 /// The rules that a request meets, with what each has left after it.
 fn met(engine: &EngineCore, hit: &Hit<'_>) -> Vec<(String, u64)> {
     let verdict = engine.check(hit, NOW);
-    verdict.limits().iter().map(|limit| (limit.policy().to_string(), limit.remaining)).collect()
+    verdict.limits().iter().map(|limit| (limit.policy().to_string(), limit.remaining())).collect()
 }
 
 fn engine(yaml: &str) -> EngineCore {

@@ -168,5 +168,5 @@ fn an_off_rule_does_not_exist_for_requests_and_a_shadow_rule_never_decides() {
     let verdict = engine.check(&Hit::by("u"), NOW);
     assert!(verdict.allowed);
     assert_eq!(verdict.limits().len(), 1);
-    assert_eq!((verdict.limits()[0].rule.id.as_str(), verdict.limits()[0].allowed), ("shadow", false));
+    assert_eq!((verdict.limits()[0].rule.id.as_str(), verdict.limits()[0].is_allowed()), ("shadow", false));
 }

@@ -53,7 +53,7 @@ fn restored(folder: &Folder, rules: &str, now: Time) -> EngineCore {
 }
 
 fn left(engine: &EngineCore, user: u64, now: Time) -> u64 {
-    engine.peek(&Hit::by(&user.to_string()), now).limits()[0].remaining
+    engine.peek(&Hit::by(&user.to_string()), now).limits()[0].remaining()
 }
 
 fn image_bytes(gate: &Gate) -> u64 {

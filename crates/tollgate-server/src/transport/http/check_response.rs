@@ -47,9 +47,9 @@ impl CheckResponse {
             reason: verdict.reason.name(),
             rule: reported.map(|limit| limit.rule.id.to_string()),
             limit: reported.map(|limit| limit.limit.to_string()),
-            remaining: reported.map(|limit| limit.remaining),
+            remaining: reported.map(|limit| limit.remaining()),
             retry_after_ms: verdict.retry_after.map(millis),
-            reset_after_ms: reported.map(|limit| millis(limit.reset_after)),
+            reset_after_ms: reported.map(|limit| millis(limit.reset_after())),
             delay_ms: millis(verdict.delay),
             message: verdict.message(),
             rules: verdict.limits().iter().map(CheckedLimit::of).collect(),
@@ -72,9 +72,9 @@ impl CheckedLimit {
         CheckedLimit {
             rule: limit.rule.id.to_string(),
             limit: limit.limit.to_string(),
-            allowed: limit.allowed,
-            remaining: limit.remaining,
-            retry_after_ms: limit.retry_after.map(millis),
+            allowed: limit.is_allowed(),
+            remaining: limit.remaining(),
+            retry_after_ms: limit.retry_after().map(millis),
             mode: limit.mode.name(),
         }
     }

@@ -137,11 +137,11 @@ pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict) {
     replies.bulk(b"limit");
     optional_text(replies, reported.map(|limit| limit.limit.to_string()));
     replies.bulk(b"remaining");
-    optional_number(replies, reported.map(|limit| limit.remaining));
+    optional_number(replies, reported.map(|limit| limit.remaining()));
     replies.bulk(b"retry_after_ms");
     optional_number(replies, verdict.retry_after.map(millis));
     replies.bulk(b"reset_after_ms");
-    optional_number(replies, reported.map(|limit| millis(limit.reset_after)));
+    optional_number(replies, reported.map(|limit| millis(limit.reset_after())));
     replies.bulk(b"delay_ms");
     optional_number(replies, Some(millis(verdict.delay)));
     replies.bulk(b"id");

@@ -6,7 +6,7 @@ use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
 use crate::store::memory::shard::{ShardContext, ShardInner};
 use crate::store::memory::table::{class_number, tag_matches};
 use crate::store::memory::{MemoryStore, shard_of};
-use crate::store::{Charge, ChargeOutcome, Enforcement, LimitOutcome};
+use crate::store::{Charge, ChargeItem, ChargeOutcome, ChargeRef, Enforcement, LimitOutcome};
 use crate::time::Time;
 
 /// A key that has no entry, in its shard.
@@ -18,28 +18,36 @@ struct NewKey<'s> {
 impl MemoryStore {
     /// Decides as [`charge`](Self::charge) would, and changes nothing.
     pub fn peek(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
-        let mut outcome = ChargeOutcome::new();
-        self.write_peek(charges, now, &mut outcome);
-        outcome
+        ChargeOutcome::written_by(charges, |items| self.write_peek(items, now))
     }
 
-    /// As [`peek`](Self::peek), into a new outcome.
-    pub(crate) fn write_peek(&self, charges: &[Charge], now: Time, outcome: &mut ChargeOutcome) {
-        for charge in charges {
-            let limit = self.peek_one(charge, now);
-            outcome.admitted &= limit.decision.is_allowed() || charge.enforcement == Enforcement::Shadow;
-            outcome.limits.push(limit);
+    /// As [`peek`](Self::peek), where the charges are; returns whether the request would be admitted.
+    pub(crate) fn write_peek<I: ChargeItem>(&self, items: &mut [I], now: Time) -> bool {
+        let mut admitted = true;
+        for item in items {
+            self.peek_item(item, now);
+            let is_allowed = item.outcome().decision.is_allowed();
+            let is_enforced =
+                item.charge().is_some_and(|charge| charge.enforcement == Enforcement::Enforced);
+            admitted &= is_allowed || !is_enforced;
+        }
+        admitted
+    }
+
+    pub(super) fn peek_item(&self, item: &mut impl ChargeItem, now: Time) {
+        if let Some(charge) = item.charge() {
+            *item.outcome() = self.peek_one(&charge, now);
         }
     }
 
     /// The state that a charge would find.
     pub fn state_of(&self, charge: &Charge, now: Time) -> QuotaState {
-        self.with_state(charge, now, |state, _| state.clone())
+        self.with_state(&ChargeRef::of(charge), now, |state, _| state.clone())
     }
 
     /// Whether a charge alone would be allowed.
-    pub(super) fn allows(&self, charge: &Charge, now: Time) -> bool {
-        if let Quota::Bucket(meter) = &charge.quota
+    pub(super) fn allows(&self, charge: &ChargeRef<'_>, now: Time) -> bool {
+        if let Quota::Bucket(meter) = charge.quota
             && let Some(slot) = self.find(charge.fingerprint)
         {
             // A torn pair is harmless: a denial is decided again by `peek`, and an admission by the charge.
@@ -52,8 +60,8 @@ impl MemoryStore {
         self.peek_one(charge, now).decision.is_allowed()
     }
 
-    pub(super) fn peek_one(&self, charge: &Charge, now: Time) -> LimitOutcome {
-        let op = ChargeOp { quota: &charge.quota, cost: charge.cost, kind: ChargeOpKind::Peek, now };
+    pub(super) fn peek_one(&self, charge: &ChargeRef<'_>, now: Time) -> LimitOutcome {
+        let op = ChargeOp { quota: charge.quota, cost: charge.cost, kind: ChargeOpKind::Peek, now };
         self.run_packed(charge.fingerprint, &op).unwrap_or_else(|| {
             self.with_state(charge, now, |state, new| {
                 let mut charged = state.clone();
@@ -62,7 +70,7 @@ impl MemoryStore {
                     return limit;
                 };
                 charge.quota.charge(&mut charged, now, charge.cost.max(1));
-                match inner.has_room_for(&shard, charge.fingerprint, &charge.quota, charged) {
+                match inner.has_room_for(&shard, charge.fingerprint, charge.quota, charged) {
                     true => limit,
                     false => self.peek_unstored(inner, limit, &op),
                 }
@@ -73,7 +81,7 @@ impl MemoryStore {
     /// Calls `read` with the state that a charge would find, and with its shard if the key has no entry.
     fn with_state<T>(
         &self,
-        charge: &Charge,
+        charge: &ChargeRef<'_>,
         now: Time,
         read: impl FnOnce(&QuotaState, Option<NewKey<'_>>) -> T,
     ) -> T {
@@ -88,7 +96,7 @@ impl MemoryStore {
                 return read(&summary.layout.unpack(word), None);
             }
         }
-        let mut locked = self.lock_all(charge.fingerprint, &charge.predecessors);
+        let mut locked = self.lock_all(charge.fingerprint, charge.predecessors);
         if let Some(slot) = self.find(charge.fingerprint) {
             let entry = slot.load().entry();
             if let Some(wide) = locked.inner(n).wide(entry) {

@@ -1,6 +1,6 @@
 //! Corrections of charges after the fact: refunds, and costs that became known later.
 
-use crate::algorithm::{Algorithm as _, Quota, QuotaState};
+use crate::algorithm::{Algorithm as _, Grant, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::aggregate::is_from_cell;
 use crate::store::memory::classes::WIDE;
@@ -19,19 +19,23 @@ impl MemoryStore {
 
     /// Corrects the hit's cost after the fact: the difference is refunded or charged.
     pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
-        receipt
-            .items
-            .iter()
-            .for_each(|item| self.settle_item(item, item.unit_cost.saturating_mul(real_cost), now));
+        for ReceiptItem { fingerprint, quota, unit_cost, grant, .. } in &receipt.items {
+            self.settle_grant(*fingerprint, quota, grant, unit_cost.saturating_mul(real_cost), now);
+        }
     }
 
-    pub(super) fn settle_item(&self, item: &ReceiptItem, real_cost: u64, now: Time) {
-        let quota = &item.quota;
-        let grant = &item.grant;
+    pub(super) fn settle_grant(
+        &self,
+        fingerprint: Fingerprint,
+        quota: &Quota,
+        grant: &Grant,
+        real_cost: u64,
+        now: Time,
+    ) {
         if is_from_cell(grant) {
-            return self.lock(shard_of(item.fingerprint)).aggregate.settle(quota, grant, real_cost, now);
+            return self.lock(shard_of(fingerprint)).aggregate.settle(quota, grant, real_cost, now);
         }
-        self.change(item.fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
+        self.change(fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
             Some(more) => quota.add_debt(state, now, more),
             None => quota.refund(state, grant, grant.cost - real_cost, now),
         });

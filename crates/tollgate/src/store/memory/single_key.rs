@@ -4,7 +4,7 @@ use crate::algorithm::Quota;
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
 use crate::store::memory::{InForce, MemoryStore, shard_of};
-use crate::store::{Charge, LimitOutcome};
+use crate::store::{ChargeRef, LimitOutcome};
 use crate::time::Time;
 
 impl MemoryStore {
@@ -18,7 +18,7 @@ impl MemoryStore {
         now: Time,
     ) -> LimitOutcome {
         if cost == 0 {
-            return self.peek_one(&Charge::enforced(fingerprint, *quota, cost), now);
+            return self.peek_one(&ChargeRef::enforced(fingerprint, quota, cost), now);
         }
         let op = ChargeOp { quota, cost, kind: ChargeOpKind::Charge, now };
         self.run_key(fingerprint, &op, &[], &InForce::always()).expect("the limit is always in force")

@@ -45,7 +45,7 @@ pub struct DeniedRequest<'r> {
 
 /// Whether all denying limits have `on_exceed: queue`.
 pub fn is_queueable(verdict: &EngineVerdict) -> bool {
-    let mut denying = verdict.enforced().filter(|limit| !limit.allowed).peekable();
+    let mut denying = verdict.enforced().filter(|limit| !limit.is_allowed()).peekable();
     // A cost that exceeds the limit never passes, so the request is not enqueued.
     let passes_later =
         verdict.reason == Reason::Limit && verdict.retry_after.is_some() && denying.peek().is_some();
