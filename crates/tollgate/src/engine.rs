@@ -429,7 +429,7 @@ impl EngineCore {
                 plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
             }
         };
-        self.events.push(NewEvent {
+        self.events.push(&NewEvent {
             id: verdict.id,
             at: context.now,
             allowed: verdict.allowed,

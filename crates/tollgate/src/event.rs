@@ -92,15 +92,31 @@ struct EventRings {
     sampled: EventRing<MAX_SAMPLED>,
 }
 
+impl EventRings {
+    #[cold]
+    fn sample(&self, number: u64, event: &NewEvent<'_>) {
+        self.sampled.write(number / SAMPLE_EVERY, number, event);
+    }
+}
+
 /// The latest `CAPACITY` events.
 struct EventRing<const CAPACITY: usize> {
     words: Box<[AtomicU64]>,
     slot_words: usize,
 }
 
-/// The words of a slot before its texts: the rule's id, then the key.
+/// The words of a slot: a header, the rule's id, then the key as text if it is stored.
 const HEADER_WORDS: usize = 5;
 const RULE_WORDS: usize = RuleId::MAX_LEN / 8;
+
+type SlotHead = [AtomicU64; HEADER_WORDS + RULE_WORDS];
+
+#[inline(always)]
+fn split_head(head: &SlotHead) -> (&[AtomicU64; HEADER_WORDS], &[AtomicU64; RULE_WORDS]) {
+    let (header, rule) = head.split_at(HEADER_WORDS);
+    let lengths = "the lengths of both parts are those of their types";
+    (header.try_into().expect(lengths), rule.try_into().expect(lengths))
+}
 
 /// The fields of an event that fit one word.
 #[derive(Clone, Copy)]
@@ -159,16 +175,17 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
     }
 
     /// The slot with this index, counted round and round.
-    #[inline]
-    fn slot(&self, index: u64) -> Option<(&[AtomicU64; HEADER_WORDS], &[AtomicU64])> {
+    #[inline(always)]
+    fn slot(&self, index: u64) -> Option<(&SlotHead, &[AtomicU64])> {
         let start = (index % CAPACITY as u64) as usize * self.slot_words;
         self.words.get(start..start + self.slot_words)?.split_first_chunk()
     }
 
     /// Writes an event; `false` if it was dropped.
-    #[inline]
+    #[inline(always)]
     fn write(&self, index: u64, number: u64, event: &NewEvent<'_>) -> bool {
-        let Some((header, texts)) = self.slot(index) else { return false };
+        let Some((head, key_text)) = self.slot(index) else { return false };
+        let (header, rule_text) = split_head(head);
         let [version, generation, at, key, meta] = header;
         let writing = 2 * number + 1;
         let known = version.load(Ordering::Relaxed);
@@ -181,14 +198,13 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
         generation.store(event.id.generation, Ordering::Relaxed);
         at.store(event.at.nanos(), Ordering::Relaxed);
         meta.store(EventMeta::of(event).to_word(), Ordering::Relaxed);
-        if let NewEventKey::Redacted(mark) = event.key {
-            key.store(mark.0, Ordering::Relaxed);
-        }
         if let Some(rule) = event.rule {
-            write_text(texts, rule.as_str());
+            write_text(rule_text, rule.as_str());
         }
-        if let NewEventKey::Plain(text) = event.key {
-            write_text(&texts[RULE_WORDS..], text);
+        match event.key {
+            NewEventKey::Redacted(mark) => key.store(mark.0, Ordering::Relaxed),
+            NewEventKey::Plain(text) => write_text(key_text, text),
+            NewEventKey::Unknown => {}
         }
         version.store(writing + 1, Ordering::Release);
         true
@@ -196,7 +212,8 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
 
     /// The number and the event in a slot; `None` if there is none, or it is being written.
     fn read(&self, index: u64, node: u32, stripe: usize) -> Option<(u64, Event)> {
-        let ([version, generation, at, mark, meta], texts) = self.slot(index)?;
+        let (head, key_text) = self.slot(index)?;
+        let ([version, generation, at, mark, meta], rule_text) = split_head(head);
         let before = version.load(Ordering::Acquire);
         if before == 0 || !before.is_multiple_of(2) {
             return None;
@@ -206,7 +223,11 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
         let at = Time::from_nanos(at.load(Ordering::Relaxed));
         let mark = Fingerprint(mark.load(Ordering::Relaxed));
         let meta = EventMeta::from_word(meta.load(Ordering::Relaxed));
-        let words: Vec<u64> = texts.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        let load = |words: &[AtomicU64]| -> Vec<u64> {
+            words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+        };
+        let rule_text = load(rule_text);
+        let key_text = load(key_text);
         fence(Ordering::Acquire);
         if version.load(Ordering::Relaxed) != before {
             return None;
@@ -215,11 +236,9 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
         let key = match meta.key {
             KeyKind::Unknown => EventKey::Unknown,
             KeyKind::Redacted => EventKey::Redacted(mark),
-            KeyKind::Plain => {
-                EventKey::Plain(text_of(words.get(RULE_WORDS..)?, usize::from(meta.key_len)).into())
-            }
+            KeyKind::Plain => EventKey::Plain(text_of(&key_text, usize::from(meta.key_len)).into()),
         };
-        let rule = RuleId::new(&text_of(&words, usize::from(meta.rule_len)));
+        let rule = RuleId::new(&text_of(&rule_text, usize::from(meta.rule_len)));
         let id = VerdictId::new(node, generation, stripe, number);
         Some((number, Event { id, at, allowed: meta.allowed, reason: meta.reason, rule, key }))
     }
@@ -271,21 +290,34 @@ impl Events {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&self, mut event: NewEvent<'_>) {
-        event.key = match event.key {
-            NewEventKey::Plain(_) if self.key_text == KeyText::Never => NewEventKey::Unknown,
-            NewEventKey::Plain(text) => NewEventKey::Plain(truncated(text)),
-            key => key,
+    pub(crate) fn push(&self, event: &NewEvent<'_>) {
+        match event.key {
+            NewEventKey::Plain(text) => self.push_plain(event, text),
+            NewEventKey::Redacted(_) | NewEventKey::Unknown => self.write(event),
+        }
+    }
+
+    /// Writes an event with a plain key, of which it stores no more than may be.
+    #[inline(never)]
+    fn push_plain(&self, event: &NewEvent<'_>, text: &str) {
+        let key = match self.key_text {
+            KeyText::Never => NewEventKey::Unknown,
+            KeyText::Stored => NewEventKey::Plain(truncated(text)),
         };
+        self.write(&NewEvent { key, ..*event });
+    }
+
+    #[inline(always)]
+    fn write(&self, event: &NewEvent<'_>) {
         let number = event.id.number();
         let rings = self.rings[event.id.stripe() % STRIPES].get_or_init(|| EventRings {
             recent: EventRing::new(self.key_text),
             sampled: EventRing::new(self.key_text),
         });
         if number % SAMPLE_EVERY == 1 {
-            rings.sampled.write(number / SAMPLE_EVERY, number, &event);
+            rings.sample(number, event);
         }
-        if !rings.recent.write(number, number, &event) {
+        if !rings.recent.write(number, number, event) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -333,7 +365,7 @@ mod tests {
     fn push(events: &Events, stripe: usize, number: u64, rule: &RuleId, key: NewEventKey<'_>) {
         let at = Time::from_secs(number);
         let id = VerdictId::new(7, number + 1, stripe, number);
-        events.push(NewEvent { id, at, allowed: true, reason: Reason::Ok, rule: Some(rule), key });
+        events.push(&NewEvent { id, at, allowed: true, reason: Reason::Ok, rule: Some(rule), key });
     }
 
     fn rule(text: &str) -> RuleId {

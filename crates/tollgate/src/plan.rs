@@ -136,17 +136,30 @@ impl PolicySnapshot {
         under: &PlanContext<'_>,
         known: &impl Fn(Fingerprint),
     ) {
-        if let [attribute] = &*rule.key
+        let terms = &*rule.terms;
+        if let [attribute] = &*terms.key
             && let Some(text) = hit.plain_text(attribute)
-            && !self.has_ambiguous_limits(rule, hit)
+            && let Some(limits) = rule.only_limits()
+            && terms.enforced == EnforcedShare::ALL
+            && !rule.has_previous_versions()
         {
-            return self.plan_key(plan, rule, &[Cow::Borrowed(text)], hit, under, known); // most rules
+            let digest =
+                domain_digest(rule_digest(under.secret, rule).part(text.as_bytes()), hit.domain_name());
+            let key = PlannedKey {
+                rule,
+                key: digest.clone().finish(),
+                mode: if under.enforce == Enforce::On { terms.mode } else { RuleMode::Shadow },
+                cost: terms.cost.saturating_mul(hit.units()),
+                of_several: limits.len() > 1,
+            };
+            return plan.charge(&key, limits, &digest, known);
         }
-        self.plan_any_key(plan, rule, hit, under, known);
+        self.plan_other_rule(plan, rule, hit, under, known);
     }
 
+    /// Plans a rule with more than one attribute, overrides, or other settings that most rules do not have.
     #[inline(never)]
-    fn plan_any_key(
+    fn plan_other_rule(
         &self,
         plan: &mut Plan<'_>,
         rule: &Arc<RuleInForce>,
@@ -162,7 +175,6 @@ impl PolicySnapshot {
     }
 
     /// Reads the values of a rule's key; those of missing parts are empty.
-    #[inline(always)]
     fn read_key<'h>(&self, rule: &Rule, hit: &'h Hit<'_>, values: &mut KeyValues<'h>) -> KeyCount {
         if self.has_ambiguous_limits(rule, hit) {
             return KeyCount::Several;
@@ -193,7 +205,6 @@ impl PolicySnapshot {
     }
 
     /// Plans a rule for one key; an empty value means missing.
-    #[inline(always)]
     fn plan_key(
         &self,
         plan: &mut Plan<'_>,
@@ -225,25 +236,17 @@ impl PolicySnapshot {
             key: digest.clone().finish(),
             mode: mode(rule, under, values),
             cost: rule.cost.saturating_mul(hit.units()),
-            is_repeated: plan.verdict.limits().last().is_some_and(|last| last.rule.is_of(rule)),
             of_several: limits.len() > 1,
         };
+        let first = plan.verdict.limits().len();
         if refused {
-            // SAFETY: as below.
-            return unsafe { plan.deny(&key, limits, KeyDenial::MissingKey) };
+            return plan.deny(&key, limits, KeyDenial::MissingKey);
         }
-        let mut starts_key = true;
-        for each in limits {
-            let fingerprint = digest.clone().short_part(each.counter_hash).finish();
-            known(fingerprint);
-            // SAFETY: the rule is one of this policy, whose rules the owner of the verdict owns, and the limit is its.
-            let limit = || unsafe { key.limit(each, fingerprint, starts_key) };
-            plan.verdict.push_limit(limit);
-            if rule.has_previous_versions() {
-                let previous = predecessors(rule, each, values, attribute_value, &digest, under.now);
-                plan.verdict.set_predecessors(previous);
+        plan.charge(&key, limits, &digest, known);
+        if rule.has_previous_versions() {
+            for (each, limit) in limits.iter().zip(&mut plan.verdict.limits_mut()[first..]) {
+                limit.set_predecessors(predecessors(rule, each, values, attribute_value, &digest, under.now));
             }
-            starts_key = false;
         }
     }
 
@@ -327,10 +330,7 @@ fn limits_for<'r>(
     values: &[Cow<'_, str>],
     value: impl FnOnce(&Attribute) -> Option<String>,
 ) -> Option<&'r [RuleLimit]> {
-    if let (true, Limits::Same(limits)) = (rule.overrides.is_empty(), &*rule.limits) {
-        return Some(limits); // the common case
-    }
-    rule.overrides.find(values).or_else(|| rule.limits.resolve(value))
+    rule.only_limits().or_else(|| rule.overrides.find(values)).or_else(|| rule.limits.resolve(value))
 }
 
 /// Whether a key names exactly the attributes that a rule counts by; if not, those it should.
@@ -339,13 +339,20 @@ pub(crate) fn check_key_parts(rule: &Rule, key: &Key) -> Result<(), Vec<Attribut
     if fits { Ok(()) } else { Err(rule.key.clone()) }
 }
 
-#[inline(always)]
 fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest<'s> {
-    let mut digest = secret.digest().part(rule.id.as_str().as_bytes());
-    for value in values {
-        digest = digest.part(value.as_bytes());
-    }
-    if domain == Hit::DEFAULT_DOMAIN { digest } else { digest.part(domain.as_bytes()) }
+    let key = rule_digest(secret, rule);
+    domain_digest(values.iter().fold(key, |digest, value| digest.part(value.as_bytes())), domain)
+}
+
+#[inline(always)]
+fn rule_digest<'s>(secret: &'s Secret, rule: &Rule) -> Digest<'s> {
+    secret.digest().part(rule.id.as_str().as_bytes())
+}
+
+/// Adds the domain of a hit, if it is not the default one.
+#[inline(always)]
+fn domain_digest<'s>(key: Digest<'s>, domain: &str) -> Digest<'s> {
+    if domain == Hit::DEFAULT_DOMAIN { key } else { key.part(domain.as_bytes()) }
 }
 
 /// The charge of one unit of a hit under a rule, as its settings demand.
@@ -381,22 +388,17 @@ struct PlannedKey<'p> {
     /// Whether the rule decides here, or is only counted.
     mode: RuleMode,
     cost: u64,
-    is_repeated: bool,
     of_several: bool,
 }
 
 impl PlannedKey<'_> {
-    /// A limit that is to be charged.
-    ///
-    /// # Safety
-    ///
-    /// It is a limit of the rule, and it is added to a verdict that has an owner of the rule.
+    /// A limit of the rule, which is to be charged.
     #[inline(always)]
-    unsafe fn limit(&self, limit: &RuleLimit, fingerprint: Fingerprint, starts_key: bool) -> LimitVerdict {
+    fn limit(&self, limit: &RuleLimit, fingerprint: Fingerprint, starts_key: bool) -> LimitVerdict {
         LimitVerdict {
-            // SAFETY: as above.
+            // SAFETY: rules are planned for verdicts that have an owner of the rules, see `PolicySnapshot::plan`.
             rule: unsafe { VerdictRule::new(self.rule) },
-            // SAFETY: as above.
+            // SAFETY: as above; limits are planned together with their rule.
             limit: unsafe { VerdictLimit::new(limit) },
             key: self.key,
             fingerprint,
@@ -407,7 +409,7 @@ impl PlannedKey<'_> {
             key_denial: None,
             of_several: self.of_several,
             starts_key,
-            repeated: self.is_repeated,
+            repeated: false,
             skipped: false,
         }
     }
@@ -420,17 +422,30 @@ impl<'v> Plan<'v> {
         Plan { verdict, banned: false, is_denied_by_key: false, ignored: 0, values: Vec::new() }
     }
 
+    /// Plans to charge a key under the limits.
+    #[inline(always)]
+    fn charge(
+        &mut self,
+        key: &PlannedKey<'_>,
+        limits: &[RuleLimit],
+        digest: &Digest<'_>,
+        known: &impl Fn(Fingerprint),
+    ) {
+        let mut starts_key = true;
+        for each in limits {
+            let fingerprint = digest.clone().short_part(each.counter_hash).finish();
+            known(fingerprint);
+            self.verdict.push_limit(|| key.limit(each, fingerprint, starts_key));
+            starts_key = false;
+        }
+    }
+
     /// Plans a key that its rule denies without counting. The verdict shows the first limit only.
-    ///
-    /// # Safety
-    ///
-    /// They are limits of the rule, and the verdict has an owner of the rule.
     #[cold]
-    unsafe fn deny(&mut self, key: &PlannedKey<'_>, limits: &[RuleLimit], denial: KeyDenial) {
+    fn deny(&mut self, key: &PlannedKey<'_>, limits: &[RuleLimit], denial: KeyDenial) {
         self.is_denied_by_key |= key.mode == RuleMode::Enforce;
         let Some(first) = limits.first() else { return };
-        // SAFETY: as above.
-        let mut limit = unsafe { key.limit(first, key.key, true) };
+        let mut limit = key.limit(first, key.key, true);
         limit.key_denial = Some(denial);
         limit.outcome.decision.admission = Admission::Never;
         self.verdict.push_limit(|| limit);

@@ -303,6 +303,15 @@ impl Rule {
         self.key.iter().chain(by)
     }
 
+    /// The limits, if they are the same for all keys.
+    #[inline(always)]
+    pub(crate) fn only_limits(&self) -> Option<&[RuleLimit]> {
+        match &*self.limits {
+            Limits::Same(limits) if self.overrides.is_empty() => Some(limits),
+            _ => None,
+        }
+    }
+
     /// Every limit that a key of this rule may be charged under.
     pub fn all_limits(&self) -> impl Iterator<Item = &RuleLimit> {
         self.limits.all().chain(self.overrides.limits())

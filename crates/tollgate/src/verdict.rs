@@ -13,9 +13,7 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::plan::{Exempt, denied_hits, enforcement};
 use crate::rule::{RuleMode, RuleOwner, RuleRef, VerdictLimit, VerdictRule};
-use crate::store::{
-    Charge, ChargeItem, ChargeReceipt, ChargeRef, LimitOutcome, Predecessor, ReceiptItem,
-};
+use crate::store::{Charge, ChargeItem, ChargeReceipt, ChargeRef, LimitOutcome, Predecessor, ReceiptItem};
 use crate::time::{Time, calendar, format_duration};
 
 #[derive(Debug)]
@@ -196,9 +194,16 @@ impl LimitVerdict {
         PolicyName(self)
     }
 
+    pub(crate) fn set_predecessors(&mut self, predecessors: Vec<Predecessor>) {
+        if !predecessors.is_empty() {
+            self.charge = Some(Box::new(Charge { predecessors, ..self.to_charge() }));
+        }
+    }
+
     /// The charge as a value of its own.
     pub(crate) fn to_charge(&self) -> Charge {
-        let ChargeRef { fingerprint, quota, cost, enforcement, denied_hits, predecessors } = self.charge_ref();
+        let ChargeRef { fingerprint, quota, cost, enforcement, denied_hits, predecessors } =
+            self.charge_ref();
         let quota = *quota;
         let predecessors = predecessors.to_vec();
         let unit_cost = self.rule.cost;
@@ -313,14 +318,6 @@ impl EngineVerdict {
         push_in_place(&mut self.limits, limit);
     }
 
-    /// Adds the predecessors of the last limit.
-    #[cold]
-    pub(crate) fn set_predecessors(&mut self, predecessors: Vec<Predecessor>) {
-        if let Some(limit) = self.limits.last_mut().filter(|_| !predecessors.is_empty()) {
-            limit.charge = Some(Box::new(Charge { predecessors, ..limit.to_charge() }));
-        }
-    }
-
     /// Completes a verdict without any limits.
     pub(crate) fn exempt(&mut self, exempt: Exempt, now: Time) {
         match exempt {
@@ -339,38 +336,41 @@ impl EngineVerdict {
     /// Completes the verdict with the outcomes of its limits.
     #[inline(always)]
     pub(crate) fn summarize(&mut self) {
-        let mut least_left: Option<(usize, u64)> = None;
-        // Never, `Duration::MAX`, is the longest wait; of equal waits the first is reported.
-        let mut longest_wait: Option<(usize, Duration)> = None;
+        let limits = &*self.limits;
+        let mut admitting: Option<(usize, u64)> = None;
+        let mut denying: Option<(usize, Duration)> = None;
         let mut delay = Duration::ZERO;
-        for (n, limit) in self.limits.iter().enumerate() {
+        for (n, limit) in limits.iter().enumerate() {
             if !limit.is_enforced() {
                 continue;
             }
             let wait = match limit.outcome.decision.admission {
                 Admission::Allow { delay: held } => {
-                    delay = delay.max(held);
-                    if least_left.is_none_or(|(_, left)| limit.outcome.remaining < left) {
-                        least_left = Some((n, limit.outcome.remaining));
+                    if admitting.is_none_or(|(_, least)| limit.outcome.remaining < least) {
+                        admitting = Some((n, limit.outcome.remaining));
+                    }
+                    if held > delay {
+                        delay = held;
                     }
                     continue;
                 }
                 Admission::Deny { retry_after } => retry_after,
                 Admission::Never => Duration::MAX,
             };
-            if longest_wait.is_none_or(|(_, longest)| wait > longest) {
-                longest_wait = Some((n, wait));
+            // Never is the longest wait; of equal waits the first is reported.
+            if denying.is_none_or(|(_, longest)| wait > longest) {
+                denying = Some((n, wait));
             }
         }
-        if let Some((n, _)) = longest_wait {
+        if let Some((n, _)) = denying {
             self.allowed = false;
             self.reason = Reason::Limit;
+            self.retry_after = limits[n].retry_after();
             self.reported = Some(n);
-            self.retry_after = self.limits[n].retry_after();
         } else {
             self.allowed = true;
-            self.reason = if least_left.is_some() { Reason::Ok } else { Reason::NoRule };
-            self.reported = least_left.map(|(n, _)| n);
+            self.reason = if admitting.is_some() { Reason::Ok } else { Reason::NoRule };
+            self.reported = admitting.map(|(n, _)| n);
             self.delay = delay;
         }
     }

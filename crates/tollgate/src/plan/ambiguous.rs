@@ -28,9 +28,13 @@ impl PolicySnapshot {
         let each = rule.ambiguous_key == AmbiguousKey::Each && !self.has_ambiguous_limits(rule, hit);
         let keys = self.combinations(hit, &rule.key);
         if let (Ok(keys), true) = (&keys, each) {
+            let first = plan.verdict.limits().len();
             for values in keys {
                 let planned = plan.verdict.limits().len();
                 self.plan_key(plan, rule, values, hit, under, known);
+                for limit in &mut plan.verdict.limits_mut()[planned..] {
+                    limit.repeated = planned > first;
+                }
                 if let Some(LimitVerdict { key, .. }) = plan.verdict.limits().get(planned) {
                     plan.values.push((*key, values.iter().map(|value| value.to_string()).collect()));
                 }
@@ -49,11 +53,9 @@ impl PolicySnapshot {
             key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
             mode: mode(rule, under, &values),
             cost: 0,
-            is_repeated: false,
             of_several: false,
         };
-        // SAFETY: it is a limit of the rule, whose policy the verdict has an owner of.
-        unsafe { plan.deny(&key, limits, KeyDenial::AmbiguousKey) };
+        plan.deny(&key, limits, KeyDenial::AmbiguousKey);
     }
 
     /// All combinations of the values that a hit has for the attributes, with empty strings for missing ones; an error

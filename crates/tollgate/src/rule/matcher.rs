@@ -18,6 +18,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::collections::hamt::{Hamt, Hashed};
+use crate::collections::push_in_place;
 use crate::prefetch;
 use crate::request::target::{Target, segments};
 use crate::rule::pattern::covers;
@@ -256,7 +257,7 @@ impl Matcher {
                 &folded
             }
         };
-        let mut search = TrieSearch { matcher: self, rules, target, user, matches };
+        let mut search = TrieSearch { matcher: self, rules, target, user, has_own: false, matches };
         let host = target.host();
         if !host.is_empty() && self.hosts > self.wildcard_hosts {
             search.root(TrieNode::host(host));
@@ -268,9 +269,11 @@ impl Matcher {
         if self.hosts < rules.len() {
             search.root(TrieNode::ANY_HOST);
         }
-        if matches.len() > 1 {
-            replace_general(matches);
-            matches.sort_unstable_by_key(|rule| rule.order());
+        if search.has_own && search.matches.len() > 1 {
+            replace_general(search.matches);
+        }
+        if !search.matches.is_sorted_by_key(|rule| rule.order()) {
+            search.matches.sort_unstable_by_key(|rule| rule.order());
         }
     }
 }
@@ -313,6 +316,8 @@ struct TrieSearch<'s, 't, 'r, F> {
     target: &'s Target<'t>,
     /// Called only if there are rules for single users.
     user: F,
+    /// Whether a rule for a single user was found.
+    has_own: bool,
     matches: &'s mut Matches<'r>,
 }
 
@@ -424,8 +429,11 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
 
     /// Adds the rules of a list that match, if they belong there.
     fn list(&mut self, list: TrieNode, belongs: impl Fn(&Rule) -> bool) {
+        let is_large = self.matcher.nodes.is_large();
         for entry in self.matcher.lists.find(list.hash()) {
-            entry.prefetch();
+            if is_large {
+                entry.prefetch();
+            }
             let rule = &self.rules[entry.word as usize];
             if belongs(rule) && rule.matches(self.target, self.matcher.case) {
                 self.add(rule);
@@ -437,7 +445,8 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
     #[inline]
     fn add(&mut self, rule: &'r Arc<RuleInForce>) {
         if !self.matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
-            self.matches.push(rule);
+            self.has_own |= rule.uid.is_some();
+            push_in_place(self.matches, || rule);
         }
     }
 }

@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use crate::limit::Limit;
-use crate::rule::{RuleInForce, RuleLimit};
 use crate::rule::set::Rules;
+use crate::rule::{RuleInForce, RuleLimit};
 use crate::stripes::STRIPES;
 
 /// A rule as it was when a verdict was made. It is kept alive by the verdict, which it cannot be taken from: it has no
@@ -61,11 +61,6 @@ impl VerdictRule {
     #[inline]
     pub(crate) unsafe fn new(rule: &Arc<RuleInForce>) -> VerdictRule {
         VerdictRule(NonNull::from(&**rule))
-    }
-
-    #[inline]
-    pub(crate) fn is_of(&self, rule: &Arc<RuleInForce>) -> bool {
-        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(rule))
     }
 
     /// Whether both are the same version of one rule.

@@ -161,7 +161,7 @@ impl MemoryStore {
     /// A state moves from the counter of a limit to that of its successor, and a charge planned under the old limit
     /// would create a second counter. So a counter is created only after checking, under the lock of the shard, that
     /// the limit is in force: the move takes the same lock, after the successor came into force.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_while<I: ChargeItem>(
         &self,
         items: &mut [I],
@@ -170,12 +170,13 @@ impl MemoryStore {
     ) -> bool {
         let [item] = items else { return self.charge_several(items, now, in_force) };
         let Some(charge) = item.charge() else { return true };
-        let enforcement = charge.enforcement;
-        *item.outcome() = match self.charge_bucket(&charge, now) {
-            Some(charged) => charged,
-            None => self.charge_single(&charge, now, in_force),
-        };
-        item.outcome().decision.is_allowed() || enforcement == Enforcement::Shadow
+        match self.charge_bucket(&charge, now) {
+            Some(charged) => {
+                *item.outcome() = charged;
+                true
+            }
+            None => self.charge_single(item, now, in_force),
+        }
     }
 
     /// Prefetches the cache lines of a key that will be charged soon.
@@ -191,9 +192,13 @@ impl MemoryStore {
 
     /// A single charge that is not [the most common one](Self::charge_bucket).
     #[inline(never)]
-    fn charge_single(&self, charge: &ChargeRef<'_>, now: Time, in_force: &InForce<'_>) -> LimitOutcome {
-        let limit = self.run(charge, charge_op_kind(charge), now, in_force);
-        limit.unwrap_or_else(|| in_force.note_replaced())
+    fn charge_single(&self, item: &mut impl ChargeItem, now: Time, in_force: &InForce<'_>) -> bool {
+        let Some(charge) = item.charge() else { return true };
+        let is_enforced = charge.enforcement == Enforcement::Enforced;
+        let limit = self.run(&charge, charge_op_kind(&charge), now, in_force);
+        let limit = limit.unwrap_or_else(|| in_force.note_replaced());
+        *item.outcome() = limit;
+        limit.decision.is_allowed() || !is_enforced
     }
 
     /// The most common operation, inlined: a stored bucket is charged. `None` if it is not.

@@ -1,7 +1,6 @@
 //! The outcome that a charge would have, without making it.
 
-use crate::algorithm::{Algorithm as _, Quota, QuotaState};
-use crate::store::memory::classes::WIDE;
+use crate::algorithm::{Algorithm as _, QuotaState};
 use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
 use crate::store::memory::shard::{ShardContext, ShardInner};
 use crate::store::memory::table::{class_number, tag_matches};
@@ -27,8 +26,7 @@ impl MemoryStore {
         for item in items {
             self.peek_item(item, now);
             let is_allowed = item.outcome().decision.is_allowed();
-            let is_enforced =
-                item.charge().is_some_and(|charge| charge.enforcement == Enforcement::Enforced);
+            let is_enforced = item.charge().is_some_and(|charge| charge.enforcement == Enforcement::Enforced);
             admitted &= is_allowed || !is_enforced;
         }
         admitted
@@ -43,21 +41,6 @@ impl MemoryStore {
     /// The state that a charge would find.
     pub fn state_of(&self, charge: &Charge, now: Time) -> QuotaState {
         self.with_state(&ChargeRef::of(charge), now, |state, _| state.clone())
-    }
-
-    /// Whether a charge alone would be allowed.
-    pub(super) fn allows(&self, charge: &ChargeRef<'_>, now: Time) -> bool {
-        if let Quota::Bucket(meter) = charge.quota
-            && let Some(slot) = self.find(charge.fingerprint)
-        {
-            // A torn pair is harmless: a denial is decided again by `peek`, and an admission by the charge.
-            let loaded = slot.load_unconfirmed();
-            if class_number(loaded.tag()) != WIDE && tag_matches(loaded.tag(), charge.fingerprint) {
-                let now_units = meter.units_at(now);
-                return meter.try_charge_units(loaded.state(), now_units, charge.cost).is_some();
-            }
-        }
-        self.peek_one(charge, now).decision.is_allowed()
     }
 
     pub(super) fn peek_one(&self, charge: &ChargeRef<'_>, now: Time) -> LimitOutcome {

@@ -146,7 +146,7 @@ impl RetrySchedule {
             / u128::from(rate.count().max(1));
         let step = Duration::from_nanos(u64::try_from(step).unwrap_or(u64::MAX)).min(MAX_WAIT);
         let key: Vec<_> = denied.rule.key.iter().map(|attribute| policy.value(hit, attribute)).collect();
-        let name = self.hasher.hash_one((&denied.rule.id, denied.limit, key));
+        let name = self.hasher.hash_one((&denied.rule.id, *denied.limit, key));
         let mut schedules = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
         let known = schedules.get(name).filter(|entry| entry.latest > now);
         let (at, entry) = next(known, soonest, step);
