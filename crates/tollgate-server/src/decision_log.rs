@@ -143,10 +143,10 @@ impl DecisionLog {
             allowed: verdict.allowed,
             reason: verdict.reason,
             rule: event.rule,
-            limit: reported.map(|limit| limit.limit),
+            limit: reported.map(|limit| *limit.limit),
             key: event.key,
             cost: hit::cost(hit),
-            remaining: reported.map(|limit| limit.remaining),
+            remaining: reported.map(|limit| limit.remaining()),
             retry_after: verdict.retry_after,
         };
         if self.queue.try_send(record).is_err() {

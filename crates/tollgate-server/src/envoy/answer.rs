@@ -56,8 +56,8 @@ impl DescriptorStatus {
     /// The status by a verdict; `refunded` is what it was charged and is not any more.
     pub fn of(verdict: &EngineVerdict, refunded: u64) -> DescriptorStatus {
         let reported = verdict.reported();
-        let exact = verdict.retry_after.or(reported.map(|limit| limit.reset_after));
-        let remaining = reported.map_or(0, |limit| limit.remaining + refunded.min(limit.limit.capacity()));
+        let exact = verdict.retry_after.or(reported.map(|limit| limit.reset_after()));
+        let remaining = reported.map_or(0, |limit| limit.remaining() + refunded.min(limit.limit.capacity()));
         DescriptorStatus {
             is_over_limit: !verdict.allowed,
             is_quota: false,
@@ -84,9 +84,9 @@ impl DescriptorStatus {
         let is_over_limit = match configured.mode {
             LimitMode::Enforce => !verdict.allowed,
             LimitMode::Shadow => false,
-            LimitMode::Quota => !limit.allowed,
+            LimitMode::Quota => !limit.is_allowed(),
         };
-        let remaining = if limit.allowed { limit.remaining + refunded } else { 0 };
+        let remaining = if limit.is_allowed() { limit.remaining() + refunded } else { 0 };
         let status_limit = match configured.quantity {
             Quantity::Unlimited => None,
             Quantity::PerUnit { requests, unit } => Some(StatusLimit {
@@ -100,7 +100,7 @@ impl DescriptorStatus {
             is_quota,
             limit: status_limit,
             remaining: saturated(remaining),
-            reset_after: Some(whole_seconds(limit.retry_after.unwrap_or(limit.reset_after))),
+            reset_after: Some(whole_seconds(limit.retry_after().unwrap_or(limit.reset_after()))),
         }
     }
 }

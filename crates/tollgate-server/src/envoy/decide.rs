@@ -205,7 +205,7 @@ fn reported(answers: &[Answered]) -> Option<&EngineVerdict> {
     let wait = |verdict: &&EngineVerdict| verdict.retry_after.unwrap_or(Duration::MAX);
     let denied = verdicts().filter(|verdict| !verdict.allowed).max_by_key(wait);
     denied.or_else(|| {
-        let limited = verdicts().filter_map(|verdict| Some((verdict.reported()?.remaining, verdict)));
+        let limited = verdicts().filter_map(|verdict| Some((verdict.reported()?.remaining(), verdict)));
         limited.min_by_key(|(remaining, _)| *remaining).map(|(_, verdict)| verdict)
     })
 }

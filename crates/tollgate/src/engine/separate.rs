@@ -4,7 +4,6 @@ use crate::engine::{DecisionContext, DecisionMode, EngineCore};
 use crate::hit::Hit;
 use crate::plan::Plan;
 use crate::policy::PolicySnapshot;
-use crate::store::ChargeOutcome;
 use crate::store::memory::InForce;
 use crate::time::Time;
 use crate::verdict::EngineVerdict;
@@ -25,12 +24,13 @@ impl EngineCore {
         match self.begin(&context, &mut plan) {
             Err(exempt) => self.finish_exempt(&context, plan.verdict, exempt),
             Ok(()) => {
-                let mut outcome = ChargeOutcome::new();
-                match context.may_charge(&plan) {
-                    true => self.store.charge_while(plan.charges(), now, &InForce::always(), &mut outcome),
-                    false => self.store.write_peek(plan.charges(), now, &mut outcome),
-                }
-                self.finish(&context, &mut plan, outcome.limits.iter().map(Some), &[]);
+                let may_charge = context.may_charge(&plan);
+                let limits = plan.verdict.limits_mut();
+                match may_charge {
+                    true => self.store.charge_while(limits, now, &InForce::always()),
+                    false => self.store.write_peek(limits, now),
+                };
+                self.finish(&context, &mut plan, &[]);
             }
         }
         verdict
