@@ -1,6 +1,6 @@
 //! State shared by all listeners: the engine, its clock, and the settings that a reload may change.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -30,10 +30,12 @@ use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
 
 mod central;
+mod reloads;
 mod throttle;
 pub mod tracking;
 
 pub use central::CentralBackend;
+pub use reloads::Reloads;
 pub use throttle::{CallerKey, ThrottleCounter};
 pub use tollgate::internal::http::FieldSelection;
 
@@ -89,19 +91,13 @@ pub struct GateSnapshot {
     pub fields: Arc<FieldSelection>,
 }
 
-#[derive(Default)]
-pub struct Reloads {
-    pub applied: AtomicU64,
-    pub rejected: AtomicU64,
-}
-
 impl Gate {
     pub fn new(engine: EngineCore, live: LiveSettings) -> Gate {
         let selection =
             ArcSwap::from_pointee(FieldSelection::of_policy(&engine.policy(), &engine.ban_attributes()));
         let clock = Clock::new();
         let live = ArcSwap::from_pointee(live);
-        let reloads = Reloads::default();
+        let reloads = Reloads::since_start(clock.now());
         let receipts = Receipts::with_random_key();
         Gate {
             engine,
@@ -342,10 +338,4 @@ fn single_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> 
     let mut tokens = hit::raw_values(hit, FieldSource::Header, "authorization").filter_map(fields::bearer);
     let first = tokens.next();
     if tokens.any(|other| Some(other) != first) { Err(SeveralTokens) } else { Ok(first) }
-}
-
-impl Reloads {
-    pub fn count(&self) -> (u64, u64) {
-        (self.applied.load(Ordering::Relaxed), self.rejected.load(Ordering::Relaxed))
-    }
 }

@@ -15,11 +15,12 @@ use tollgate::internal::Enforce;
 use tollgate::internal::rule::RuleInForce;
 use tollgate::internal::rule_stats::RuleCounts;
 
-use crate::gate::Gate;
+use crate::gate::{Gate, Reloads};
 use crate::transport::proxy::Proxy;
 
 mod central;
 mod histogram;
+mod process;
 mod proxy;
 mod rules_db;
 mod state;
@@ -60,6 +61,7 @@ impl Collector for MetricsPage {
             "The version that is running.",
             &[("version", env!("CARGO_PKG_VERSION"))],
         )?;
+        page.process()?;
         page.decisions(gate)?;
         page.bans_and_rules(gate, now)?;
         page.memory_store(gate, now)?;
@@ -153,11 +155,24 @@ impl MetricsWriter<'_> {
             let is_set = u64::from(engine.enforce() == position);
             enforce.sample(&[("position", position.name())], is_set)?;
         }
-        let (applied, rejected) = gate.reloads.count();
-        let mut reloads =
+        self.reloads(&gate.reloads)
+    }
+
+    fn reloads(&mut self, reloads: &Reloads) -> fmt::Result {
+        let mut changes =
             self.counters("tollgate_reloads_total", "Changes of the configuration file, by result.")?;
-        reloads.sample(&[("result", "applied")], applied)?;
-        reloads.sample(&[("result", "rejected")], rejected)
+        changes.sample(&[("result", "applied")], reloads.applied())?;
+        changes.sample(&[("result", "rejected")], reloads.rejected())?;
+        self.gauge(
+            "tollgate_config_last_reload_success",
+            "1 while the configuration in force is that of the file, 0 after a change was rejected.",
+            u64::from(!reloads.is_last_rejected()),
+        )?;
+        self.gauge(
+            "tollgate_config_last_reload_success_timestamp_seconds",
+            "When the configuration was last read without problems, in seconds since 1970.",
+            reloads.succeeded_at_secs(),
+        )
     }
 
     fn memory_store(&mut self, gate: &Gate, now: Time) -> fmt::Result {

@@ -8,7 +8,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::Signal;
@@ -173,12 +172,15 @@ pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, 
 fn apply(gate: &Gate, watched: &WatchedConfig) {
     match try_apply(gate, watched) {
         Ok(Some((old, new))) => {
-            gate.reloads.applied.fetch_add(1, Ordering::Relaxed);
+            gate.reloads.record_applied(gate.now());
             tracing::info!("rules generation {old} → {new}");
         }
-        Ok(None) => tracing::info!("the configuration has not changed"),
+        Ok(None) => {
+            gate.reloads.record_unchanged(gate.now());
+            tracing::info!("the configuration has not changed");
+        }
         Err(problems) => {
-            gate.reloads.rejected.fetch_add(1, Ordering::Relaxed);
+            gate.reloads.record_rejected();
             for problem in &problems {
                 tracing::error!("{problem}");
             }

@@ -9,6 +9,8 @@ use prometheus_client::metrics::exemplar::Exemplar;
 
 use crate::metrics::LatencyHistogram;
 
+const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
+
 pub(super) struct MetricsWriter<'e>(DescriptorEncoder<'e>);
 
 /// The samples of one metric.
@@ -42,6 +44,14 @@ impl<'e> MetricsWriter<'e> {
         self.gauges(name, help)?.sample(&[], value)
     }
 
+    pub(super) fn counter_seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
+        self.counters(name, help)?.encoder.encode_counter(&seconds, NO_EXEMPLAR)
+    }
+
+    pub(super) fn gauge_seconds(&mut self, name: &str, help: &str, seconds: f64) -> fmt::Result {
+        self.gauges(name, help)?.encoder.encode_gauge(&seconds)
+    }
+
     pub(super) fn counters<'s>(&'s mut self, name: &'s str, help: &str) -> Result<Samples<'s>, fmt::Error> {
         let encoder = self.0.encode_descriptor(without(name, "_total"), help, None, MetricType::Counter)?;
         Ok(Samples { encoder, kind: SampleKind::Counter })
@@ -69,7 +79,6 @@ impl Samples<'_> {
 }
 
 fn encode(encoder: &mut MetricEncoder<'_>, kind: SampleKind, value: u64) -> fmt::Result {
-    const NO_EXEMPLAR: Option<&Exemplar<NoLabelSet, f64>> = None;
     match kind {
         SampleKind::Counter => encoder.encode_counter(&value, NO_EXEMPLAR),
         SampleKind::Gauge => encoder.encode_gauge(&value),

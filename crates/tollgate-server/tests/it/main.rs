@@ -21,6 +21,7 @@ mod jwt;
 mod load_balancers;
 mod log;
 mod memory_full;
+mod metrics;
 mod proxy;
 mod reload;
 mod resp;

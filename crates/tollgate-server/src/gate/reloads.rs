@@ -1,0 +1,58 @@
+//! What became of changes of the configuration file.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tollgate::Time;
+
+/// Written by the thread that reloads the file, read by the metrics. Relaxed: nothing else is inferred from these values.
+pub struct Reloads {
+    applied: AtomicU64,
+    rejected: AtomicU64,
+    is_last_rejected: AtomicBool,
+    /// When the file in force was last read, in seconds since 1970: at the start, or by a reload.
+    succeeded_at_secs: AtomicU64,
+}
+
+impl Reloads {
+    /// A node that has started has read its configuration.
+    pub fn since_start(now: Time) -> Reloads {
+        Reloads {
+            applied: AtomicU64::new(0),
+            rejected: AtomicU64::new(0),
+            is_last_rejected: AtomicBool::new(false),
+            succeeded_at_secs: AtomicU64::new(now.secs()),
+        }
+    }
+
+    pub fn record_applied(&self, now: Time) {
+        self.applied.fetch_add(1, Ordering::Relaxed);
+        self.record_unchanged(now);
+    }
+
+    /// The file equals the configuration in force, perhaps because a rejected change was undone.
+    pub fn record_unchanged(&self, now: Time) {
+        self.succeeded_at_secs.store(now.secs(), Ordering::Relaxed);
+        self.is_last_rejected.store(false, Ordering::Relaxed);
+    }
+
+    pub fn record_rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+        self.is_last_rejected.store(true, Ordering::Relaxed);
+    }
+
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Relaxed)
+    }
+
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+
+    pub fn is_last_rejected(&self) -> bool {
+        self.is_last_rejected.load(Ordering::Relaxed)
+    }
+
+    pub fn succeeded_at_secs(&self) -> u64 {
+        self.succeeded_at_secs.load(Ordering::Relaxed)
+    }
+}
