@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Upper bounds of the buckets in seconds; the last bucket has none.
-const BOUNDS: [f64; 14] =
-    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const BOUNDS: [f64; 22] = [
+    0.000001, 0.0000025, 0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
 const BUCKETS: usize = BOUNDS.len() + 1;
 const STRIPES: usize = 16;
 
@@ -42,7 +44,7 @@ impl Default for LatencyHistogram {
 impl LatencyHistogram {
     pub fn record(&self, latency: Duration) {
         let seconds = latency.as_secs_f64();
-        let bucket = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
+        let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
         let stripe = &self.stripes[stripe_of_thread()];
         // Relaxed: nothing else is inferred from these values.
         stripe.counts[bucket].fetch_add(1, Ordering::Relaxed);
@@ -82,7 +84,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..STRIPES + 1 {
                 scope.spawn(|| {
-                    for micros in [1, 500, 501, 20_000_000] {
+                    for micros in [1, 2, 500, 501, 20_000_000] {
                         latencies.record(Duration::from_micros(micros));
                     }
                 });
@@ -90,11 +92,13 @@ mod tests {
         });
         let threads = STRIPES as u64 + 1;
         let snapshot = latencies.snapshot();
-        assert_eq!(snapshot.count, 4 * threads);
-        assert_eq!(snapshot.buckets[0], (0.0005, 2 * threads), "a bound belongs to its bucket");
-        assert_eq!(snapshot.buckets[1], (0.001, threads));
+        assert_eq!(snapshot.count, 5 * threads);
+        assert_eq!(snapshot.buckets[0], (0.000_001, threads), "a bound belongs to its bucket");
+        assert_eq!(snapshot.buckets[1], (0.000_002_5, threads));
+        assert_eq!(snapshot.buckets[8], (0.000_5, threads));
+        assert_eq!(snapshot.buckets[9], (0.001, threads));
         assert_eq!(snapshot.buckets[BUCKETS - 1], (f64::INFINITY, threads));
-        let expected = threads as f64 * 20.001_002;
+        let expected = threads as f64 * 20.001_004;
         assert!((snapshot.sum_seconds - expected).abs() < 1e-6, "{}", snapshot.sum_seconds);
     }
 }
