@@ -1,4 +1,7 @@
-//! Metrics of a running node.
+//! Metrics of a running node, and the alert rules that use them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tollgate_testkit::{Folder, Server, eventually};
 
@@ -48,4 +51,75 @@ fn the_process_is_described() {
     let cpu = value(&before, "process_cpu_seconds_total");
     assert!(cpu > 0.0);
     assert!(value(&page(&server), "process_cpu_seconds_total") > cpu);
+}
+
+fn alerts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus")
+}
+
+fn promtool(arguments: &[&str]) {
+    let ran = Command::new("promtool").args(arguments).current_dir(alerts()).output();
+    let ran = ran.expect("promtool, of the package prometheus: scripts/servers installs it");
+    let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "promtool {arguments:?}: {said}");
+}
+
+#[test]
+fn prometheus_accepts_the_alert_rules_and_their_tests_pass() {
+    promtool(&["check", "rules", "alerts.yaml"]);
+    promtool(&["test", "rules", "alerts_test.yaml"]);
+}
+
+#[test]
+fn alert_rules_name_metrics_that_exist() {
+    let rules = std::fs::read_to_string(alerts().join("alerts.yaml")).expect("alert rules");
+    let known = std::fs::read_to_string(alerts().join("../../docs/reference/metrics.md")).expect("metrics");
+    let words = rules.split(|each: char| !each.is_ascii_alphanumeric() && each != '_');
+    let named = words.filter(|word| word.starts_with("tollgate_") || word.starts_with("process_"));
+    let mut count = 0;
+    for name in named {
+        let name = name.strip_suffix("_bucket").unwrap_or(name);
+        assert!(known.contains(&format!("| `{name}` |")), "{name} is not a metric");
+        count += 1;
+    }
+    assert!(count > 12, "{count} names");
+}
+
+/// The page as the older text format describes it, the only one that `promtool check metrics` reads.
+fn in_the_older_format(page: &str) -> String {
+    let described = |line: &str| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.1.to_owned());
+    let kind_of = |name: &str| {
+        page.lines().find(|line| line.starts_with(&format!("# TYPE {name} "))).and_then(described)
+    };
+    let mut converted = String::new();
+    for line in page.lines() {
+        let parts: Vec<&str> = line.splitn(4, ' ').collect();
+        converted += &match parts[..] {
+            ["#", word @ ("HELP" | "TYPE"), name, rest] => {
+                let suffix = match kind_of(name).as_deref() {
+                    Some("counter") => "_total",
+                    Some("info") => "_info",
+                    _ => "",
+                };
+                let rest = if rest == "info" { "gauge" } else { rest };
+                format!("# {word} {name}{suffix} {rest}\n")
+            }
+            _ => format!("{line}\n"),
+        };
+    }
+    converted
+}
+
+#[test]
+fn prometheus_finds_nothing_wrong_with_the_page_but_two_older_names() {
+    let server = Server::start(RULES);
+    let folder = Folder::new();
+    let file = folder.write("page", in_the_older_format(&page(&server)));
+    let input = std::fs::File::open(file).expect("the page");
+    let ran = Command::new("promtool").args(["check", "metrics"]).stdin(input).output().expect("promtool");
+    let said = String::from_utf8_lossy(&ran.stdout) + String::from_utf8_lossy(&ran.stderr);
+    let milliseconds = ["tollgate_state_age_milliseconds ", "tollgate_state_interval_milliseconds "];
+    let new: Vec<_> =
+        said.lines().filter(|line| !milliseconds.iter().any(|name| line.starts_with(name))).collect();
+    assert!(new.is_empty(), "{new:#?}");
 }
