@@ -3,13 +3,16 @@
 
 use std::net::IpAddr;
 
-use hyper::Version;
-use hyper::header::{HOST, HeaderValue};
+use http_body_util::Full;
+use hyper::header::{ACCEPT, HOST, HeaderValue};
 use hyper::http::request::Parts;
+use hyper::{Response, Version};
 use tollgate::Hit;
 
-use crate::gate::{FieldSelection, GateSnapshot};
-use crate::response::ProblemDetails;
+use crate::connection::FullResponse;
+use crate::error_response::{self, ErrorFormat};
+use crate::gate::{FieldSelection, Gate, GateSnapshot};
+use crate::response::{self, ProblemDetails};
 
 impl GateSnapshot {
     /// The requested host, as [`host`] reads it. A request without one is rejected if rules name hosts: the API would use
@@ -18,6 +21,27 @@ impl GateSnapshot {
         let host = host(parts)?;
         if host.is_empty() && self.policy.names_hosts() { Err(no_host()) } else { Ok(host) }
     }
+}
+
+/// Decides a request that arrived from `peer`: 200 without a body, or the denial for its client. Both have the headers of
+/// its limits.
+pub async fn decide(
+    gate: &Gate,
+    snapshot: &GateSnapshot,
+    parts: &Parts,
+    host: &HeaderValue,
+    peer: IpAddr,
+) -> FullResponse {
+    let client = snapshot.live.trust().client(peer, &parts.headers);
+    let now = gate.now();
+    let hit = snapshot.identify(hit(parts, host, client, &snapshot.fields), now);
+    let verdict = gate.check(snapshot, &hit, now).await;
+    let mut answer = match verdict.allowed {
+        true => Response::new(Full::default()),
+        false => error_response::denied(&verdict, ErrorFormat::of(parts.headers.get(ACCEPT))),
+    };
+    response::write_headers(&mut answer, &verdict, snapshot.live.headers);
+    answer
 }
 
 /// The hit of a request, with the fields that are selected.

@@ -1,4 +1,4 @@
-//! gRPC: Envoy's rate limit service, the health service and reflection.
+//! gRPC: Envoy's rate limit service and external authorization, the health service and reflection.
 //!
 //! The streams that one read brings are accepted first and then decided, so that their responses are one write. A
 //! stream that would have to wait becomes a task of its own.
@@ -28,6 +28,7 @@ use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
 use crate::tokens::{Role, Tokens};
 
+mod authorization;
 mod health;
 mod protobuf;
 mod rate_limit;
@@ -43,8 +44,13 @@ use status::{CallError, Code};
 use stream::{Incoming, Outgoing};
 
 /// The services, as the health service and reflection know them.
-const SERVICES: [&str; 4] =
-    [rate_limit::SERVICE, health::SERVICE, reflection::SERVICE, reflection::SERVICE_ALPHA];
+const SERVICES: [&str; 5] = [
+    rate_limit::SERVICE,
+    authorization::SERVICE,
+    health::SERVICE,
+    reflection::SERVICE,
+    reflection::SERVICE_ALPHA,
+];
 
 /// Calls in flight per connection; a client opens no more before some have ended.
 const MAX_STREAMS: u32 = 1_024;
@@ -281,6 +287,9 @@ impl Calls {
         match (service, method) {
             (rate_limit::SERVICE, "ShouldRateLimit") => {
                 rate_limit::should_rate_limit(&self.gate, &single(incoming).await?, response).await
+            }
+            (authorization::SERVICE, "Check") => {
+                authorization::check(&self.gate, &single(incoming).await?, response).await
             }
             (health::SERVICE, "Check") => health::check(&single(incoming).await?, &shutdown, response),
             (health::SERVICE, "Watch") => health::watch(&single(incoming).await?, shutdown, response).await,

@@ -3,6 +3,7 @@
 use tollgate_testkit::{Folder, Server};
 use tonic::Code;
 
+mod authorization;
 mod bad_input;
 mod client;
 mod envoy_config;
@@ -171,7 +172,8 @@ fn health_is_answered_for_each_service() {
         let request = HealthCheckRequest { service: service.to_owned() };
         client.call::<_, HealthCheckResponse>("/grpc.health.v1.Health/Check", request)
     };
-    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "envoy.service.auth.v3.Authorization"]
+    {
         assert_eq!(check(service).expect("known").status, 1);
     }
     assert_eq!(check("unknown").expect_err("unknown").code(), Code::NotFound);

@@ -6,12 +6,10 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CACHE_CONTROL, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Request, Response, StatusCode, Uri};
+use hyper::{Method, Request, StatusCode, Uri};
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 
 use super::CallerAccess;
@@ -19,7 +17,7 @@ use crate::connection::FullResponse;
 use crate::error_response::{self, ErrorFormat};
 use crate::gate::{Gate, GateSnapshot};
 use crate::request_head;
-use crate::response::{self, ProblemDetails};
+use crate::response::ProblemDetails;
 
 pub const PATH: &str = "/v1/forward-auth";
 
@@ -45,23 +43,12 @@ pub async fn decide(
     let format = ErrorFormat::of(parts.headers.get(ACCEPT));
     match described_request(parts, &snapshot) {
         Ok((parts, host)) => {
-            let client = snapshot.live.trust().client(peer, &parts.headers);
-            let now = gate.now();
-            let hit = request_head::hit(&parts, &host, client, &snapshot.fields);
-            let verdict = gate.check(&snapshot, &snapshot.identify(hit, now), now).await;
-            let mut answer =
-                if verdict.allowed { passed() } else { error_response::denied(&verdict, format) };
-            response::write_headers(&mut answer, &verdict, snapshot.live.headers);
+            let mut answer = request_head::decide(gate, &snapshot, &parts, &host, peer).await;
+            answer.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
             answer
         }
         Err(problem) => error_response::problem(problem, format),
     }
-}
-
-fn passed() -> FullResponse {
-    let mut answer = Response::new(Full::new(Bytes::new()));
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
 }
 
 fn require_trusted(snapshot: &GateSnapshot, peer: IpAddr) -> Result<(), ProblemDetails> {

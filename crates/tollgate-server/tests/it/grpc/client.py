@@ -1,9 +1,11 @@
-"""Calls a gRPC listener with a rule of 3 a minute for each user, by clients that were not written for it."""
+"""Calls a gRPC listener with a rule of 3 a minute for each user and one of 1 login a day for each address, by clients that
+were not written for it."""
 
 import sys
 
 import grpc
 from envoy.extensions.common.ratelimit.v3 import ratelimit_pb2
+from envoy.service.auth.v3 import external_auth_pb2, external_auth_pb2_grpc
 from envoy.service.ratelimit.v3 import rls_pb2, rls_pb2_grpc
 from google.protobuf import descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -37,6 +39,32 @@ def rate_limits(channel):
         assert error.details() == "rate limit descriptor list must not be empty", error
 
 
+def described(address, method, path, headers=()):
+    check = external_auth_pb2.CheckRequest()
+    check.attributes.source.address.socket_address.address = address
+    http = check.attributes.request.http
+    http.method, http.path, http.host = method, path, "shop.example"
+    http.headers.update({":method": method, ":path": path, ":authority": "shop.example", **dict(headers)})
+    return check
+
+
+def authorization(channel):
+    stub = external_auth_pb2_grpc.AuthorizationStub(channel)
+    passed = stub.Check(described("203.0.113.7", "POST", "/login?next=/"))
+    assert passed.status.code == 0 and passed.HasField("ok_response"), passed
+    names = [option.header.key for option in passed.ok_response.response_headers_to_add]
+    assert names == ["ratelimit-policy", "ratelimit"], passed
+    denied = stub.Check(described("203.0.113.7", "POST", "/login"))
+    assert denied.status.code == 7 and denied.denied_response.status.code == 429, denied
+    headers = {option.header.key: option.header.value for option in denied.denied_response.headers}
+    assert int(headers["retry-after"]) > 0 and headers["content-type"] == "application/problem+json", denied
+    assert '"status":429' in denied.denied_response.body, denied
+    assert stub.Check(described("203.0.113.8", "POST", "/login")).HasField("ok_response")
+    assert stub.Check(described("203.0.113.7", "GET", "/login")).HasField("ok_response")
+    page = stub.Check(described("203.0.113.7", "POST", "/login", {"accept": "text/html"}))
+    assert page.denied_response.body.startswith("<!doctype html>"), page
+
+
 def health(channel):
     stub = health_pb2_grpc.HealthStub(channel)
     assert stub.Check(health_pb2.HealthCheckRequest()).status == health_pb2.HealthCheckResponse.SERVING
@@ -60,9 +88,17 @@ def reflection(channel):
     asked = kind(domain="shop")
     asked.descriptors.add().entries.add(key="user", value="bob")
     assert call(asked).statuses[0].limit_remaining == 2
+    service = "envoy.service.auth.v3.Authorization"
+    assert service in database.get_services()
+    check = pool.FindServiceByName(service).FindMethodByName("Check")
+    described = message_factory.GetMessageClass(check.input_type)()
+    described.attributes.request.http.headers["a"] = "b"
+    published = external_auth_pb2.CheckRequest.FromString(described.SerializeToString())
+    assert published.attributes.request.http.headers == {"a": "b"}, published
 
 
 with grpc.insecure_channel(sys.argv[1]) as channel:
     rate_limits(channel)
+    authorization(channel)
     health(channel)
     reflection(channel)

@@ -85,3 +85,97 @@ pub struct HealthCheckResponse {
     #[prost(int32, tag = "1")]
     pub status: i32,
 }
+
+/// `CheckRequest` and what it contains, as far as it is used.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CheckRequest {
+    #[prost(message, optional, tag = "1")]
+    pub attributes: Option<Attributes>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Attributes {
+    #[prost(message, optional, tag = "1")]
+    pub source: Option<Peer>,
+    #[prost(message, optional, tag = "4")]
+    pub request: Option<DescribedRequest>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Peer {
+    #[prost(message, optional, tag = "1")]
+    pub address: Option<Address>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Address {
+    #[prost(message, optional, tag = "1")]
+    pub socket_address: Option<SocketAddress>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SocketAddress {
+    #[prost(string, tag = "2")]
+    pub address: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DescribedRequest {
+    #[prost(message, optional, tag = "2")]
+    pub http: Option<HttpRequest>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HttpRequest {
+    #[prost(bytes = "vec", tag = "2")]
+    pub method: Vec<u8>,
+    #[prost(message, repeated, tag = "3")]
+    pub headers: Vec<RawHeader>,
+    #[prost(bytes = "vec", tag = "4")]
+    pub path: Vec<u8>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub host: Vec<u8>,
+    #[prost(message, optional, tag = "13")]
+    pub header_map: Option<RawHeaders>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RawHeaders {
+    #[prost(message, repeated, tag = "1")]
+    pub headers: Vec<RawHeader>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RawHeader {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub raw_value: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CheckResponse {
+    #[prost(message, optional, tag = "2")]
+    pub denied_response: Option<DeniedResponse>,
+    #[prost(message, optional, tag = "3")]
+    pub ok_response: Option<OkResponse>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct DeniedResponse {
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<HttpStatus>,
+    #[prost(string, tag = "3")]
+    pub body: String,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct HttpStatus {
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+}
+
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct OkResponse {}

@@ -11,7 +11,12 @@ fn clients_of_grpcio_are_served() {
     if find("python3").is_none() || !packages.is_dir() {
         return not_run("grpcio", "run scripts/servers");
     }
-    let server = Server::start("rules: [{ id: per-user, key: user, limit: 3/m }]");
+    let server = Server::start(
+        "rules:
+  - { id: per-user, key: user, limit: 3/m }
+  - { id: login, match: POST /login, key: ip, limit: 1/d }
+",
+    );
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/grpc/client.py");
     let mut python = Command::new("python3");
     python.arg(script).arg(server.grpc.to_string()).env("PYTHONPATH", packages);

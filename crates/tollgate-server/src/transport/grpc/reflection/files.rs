@@ -1,6 +1,8 @@
 //! The messages that are read and written here, as a table. Fields that are ignored are left out, so that the closure of
 //! imports stays small; members of a oneof are listed as plain fields, which have the same encoding.
 
+mod authorization;
+
 pub struct File {
     pub name: &'static str,
     pub package: &'static str,
@@ -55,6 +57,7 @@ const DURATION: &str = "google/protobuf/duration.proto";
 const WRAPPERS: &str = "google/protobuf/wrappers.proto";
 const BASE: &str = "envoy/config/core/v3/base.proto";
 const DESCRIPTOR: &str = "envoy/extensions/common/ratelimit/v3/ratelimit.proto";
+const HEADER_VALUE: &str = ".envoy.config.core.v3.HeaderValue";
 const UNIT: &str = "envoy/type/v3/ratelimit_unit.proto";
 
 /// The units of [`UNIT`], and those of responses, which have the same numbers.
@@ -77,7 +80,17 @@ pub const FILES: &[File] = &[
     File {
         name: BASE,
         package: "envoy.config.core.v3",
-        messages: &[message("HeaderValue", &[(1, "key", Kind::Text), (2, "value", Kind::Text)])],
+        messages: &[
+            message(
+                "HeaderValue",
+                &[(1, "key", Kind::Text), (2, "value", Kind::Text), (3, "raw_value", Kind::Bytes)],
+            ),
+            message("HeaderMap", &[(1, "headers", Kind::Repeated(&Kind::Message(HEADER_VALUE)))]),
+            message(
+                "HeaderValueOption",
+                &[(1, "header", Kind::Message(HEADER_VALUE)), (3, "append_action", Kind::Int32)],
+            ),
+        ],
         ..NOTHING
     },
     File {
@@ -120,6 +133,8 @@ pub const FILES: &[File] = &[
         ..NOTHING
     },
     RATE_LIMIT,
+    authorization::ADDRESS,
+    authorization::AUTHORIZATION,
     HEALTH,
     reflection("grpc/reflection/v1/reflection.proto", "grpc.reflection.v1", REFLECTION, REFLECTION_SERVICE),
     reflection(
@@ -192,11 +207,7 @@ const RATE_LIMIT: File = File {
                             ".envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus",
                         )),
                     ),
-                    (
-                        3,
-                        "response_headers_to_add",
-                        Kind::Repeated(&Kind::Message(".envoy.config.core.v3.HeaderValue")),
-                    ),
+                    (3, "response_headers_to_add", Kind::Repeated(&Kind::Message(HEADER_VALUE))),
                 ],
             )
         },
