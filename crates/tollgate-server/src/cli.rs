@@ -14,6 +14,7 @@ use crate::client::ClientResponse;
 mod allow;
 mod audit;
 mod ban;
+mod bound_socket;
 mod check;
 mod completions;
 mod demo;

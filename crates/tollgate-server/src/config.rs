@@ -31,21 +31,24 @@ mod queue;
 mod rules_db;
 mod state;
 mod store;
+mod tls;
 
-pub use listen::Listen;
+pub use listen::{Listen, ListenAddress};
 pub use proxy::{
-    Balance, HealthCheck, HostHeader, KeyPair, ProxyConfig, Timeouts, UpstreamAddress, UpstreamProtocol,
-    UpstreamTls,
+    Balance, HealthCheck, HostHeader, ProxyConfig, Timeouts, UpstreamAddress, UpstreamProtocol, UpstreamTls,
 };
 pub use queue::{QueueConfig, QueueLocation};
 pub use rules_db::{AuditConfig, OnRulesError, RulesDbConfig};
 pub use store::{KeyVisibility, StoreConfig, StoreKeys};
+pub use tls::{ConnectionStarts, ListenerTlsFiles};
 
 /// A larger file is rejected without being read.
 const MAX_FILE_BYTES: u64 = 256 << 20;
 
 pub struct Config {
     pub listen: Listen,
+    /// TLS and PROXY headers of the listeners.
+    pub starts: ConnectionStarts,
     pub memory_bytes: usize,
     /// What happens to new keys when the memory is full.
     pub memory_full: MemoryFull,
@@ -157,6 +160,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     let proxy = ProxyConfig::read(map, folder);
     let trusted = proxy.trusted.clone();
     let trusted_header = proxy.trusted_header;
+    let starts = ConnectionStarts::read(map, folder, proxy.tls.clone());
     let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
     let store = StoreConfig::read(map, folder, &policy.rules, &mut idle);
@@ -169,7 +173,8 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     let queues = proxy.is_some() && (wants_queue || map.optional("queue").is_some());
     let memory = MemorySettings::read(map);
     let config = Config {
-        listen: Listen::read(map, proxy.as_ref(), &mut idle),
+        listen: Listen::read(map, folder, proxy.as_ref(), &mut idle),
+        starts,
         memory_bytes: memory.bytes.unwrap_or(EngineSetup::DEFAULT_MEMORY_BYTES),
         memory_full: memory.full.unwrap_or_default(),
         state_dir,
@@ -193,7 +198,12 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         policy,
         without_effect: Vec::new(),
     };
-    if let Some(admin) = config.listen.admin.filter(|admin| !admin.ip().is_loopback())
+    for name in tls::LISTENERS.iter().filter(|name| config.listen.address(name).is_none()) {
+        if config.starts.tls(name).is_some() {
+            idle.push(format!("tls.{name} without listen.{name}"));
+        }
+    }
+    if let Some(admin) = config.listen.admin.as_ref().filter(|admin| !admin.is_local())
         && config.tokens_file.is_none()
         && std::env::var_os(tokens::TOKENS_ENV).is_none()
         && let Some(node) = map.optional("listen")

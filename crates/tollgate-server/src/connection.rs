@@ -21,18 +21,24 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 mod acceptor;
+mod listener;
 mod per_address;
+mod proxy_header;
+mod socket;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod worker;
 
 pub use acceptor::{AcceptedConnection, Acceptor, ConnectionPermits};
+pub use listener::{ConnectionOpener, Listener, TrustedSenders};
 pub use per_address::AddressLimiter;
 use per_address::AddressSlot;
+pub use socket::{ClientSocket, ListenSocket};
 pub use worker::{WorkerService, default_workers, serve_on_workers};
 
 /// Open connections per listener; more wait to be accepted.
@@ -67,7 +73,7 @@ pub async fn shutdown_requested(shutdown: &mut Shutdown) {
 
 /// Serves HTTP/1.1 until the shutdown turns true.
 pub async fn serve<H, F, B>(
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     handler: Arc<H>,
@@ -76,13 +82,17 @@ pub async fn serve<H, F, B>(
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    let mut acceptor = Acceptor::new(listener, per_address, shutdown.clone());
+    let Listener { socket, opener } = listener;
+    let mut acceptor = Acceptor::new(socket, per_address, shutdown.clone());
     let mut connections = JoinSet::new();
     while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
         let handler = Arc::clone(&handler);
         let shutdown = shutdown.clone();
+        let opener = Arc::clone(&opener);
         connections.spawn(async move {
-            serve_connection(stream, peer, shutdown, handler).await;
+            if let Some((stream, peer)) = opener.open(stream, peer, &shutdown).await {
+                serve_connection(stream, peer, shutdown, handler).await;
+            }
             drop(permits);
         });
         while connections.try_join_next().is_some() {}

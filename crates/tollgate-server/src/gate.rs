@@ -28,6 +28,7 @@ use crate::log::LogSettings;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
+use crate::tls::ListenerTls;
 
 mod central;
 mod reloads;
@@ -54,6 +55,8 @@ pub struct Gate {
     /// How the state is saved, if it is saved while the server runs.
     pub saving: OnceLock<Arc<Saving>>,
     pub decision_log_counts: Arc<DecisionLogCounts>,
+    /// Certificates of the listeners that have one.
+    pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
     /// Whether all listeners accept connections.
     pub is_accepting: AtomicBool,
 }
@@ -110,6 +113,7 @@ impl Gate {
             rules_follower: OnceLock::new(),
             saving: OnceLock::new(),
             decision_log_counts: Arc::default(),
+            tls: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
         }
     }

@@ -17,7 +17,7 @@ use tollgate::internal::rule::{RuleId, RuleSetError};
 use tollgate::internal::store::memory::MemoryFull;
 
 use crate::assemble;
-use crate::config::{Config, KeyPair, Listen, QueueConfig, RulesDbConfig, StoreConfig};
+use crate::config::{Config, ConnectionStarts, Listen, QueueConfig, RulesDbConfig, StoreConfig};
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::envoy::EnvoyLimits;
 use crate::gate::Gate;
@@ -47,7 +47,7 @@ pub struct StartupSettings {
     pub state_every: Option<Duration>,
     pub tokens_file: Option<PathBuf>,
     pub has_proxy: bool,
-    pub tls: Option<KeyPair>,
+    pub starts: ConnectionStarts,
     pub queue: Option<QueueConfig>,
     pub store: Option<StoreConfig>,
     pub rules_db: Option<RulesDbConfig>,
@@ -56,14 +56,14 @@ pub struct StartupSettings {
 impl StartupSettings {
     pub fn of(config: &Config) -> StartupSettings {
         StartupSettings {
-            listen: config.listen,
+            listen: config.listen.clone(),
             memory_bytes: config.memory_bytes,
             memory_full: config.memory_full,
             state_dir: config.state_dir.clone(),
             state_every: config.state_every,
             tokens_file: config.tokens_file.clone(),
             has_proxy: config.proxy.is_some(),
-            tls: config.proxy.as_ref().and_then(|proxy| proxy.tls.clone()),
+            starts: config.starts.clone(),
             queue: config.queue.clone(),
             store: config.store.clone(),
             rules_db: config.rules_db.clone(),
@@ -208,7 +208,7 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     let envoy = envoy.inherit(&known.envoy, gate.now());
     if StartupSettings::of(&config) != watched.startup {
         tracing::warn!(
-            "listen, proxy.tls, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file change only with a restart"
+            "listen, tls, proxy_protocol, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file change only with a restart"
         );
     }
     config.memory_bytes = watched.startup.memory_bytes; // unchanged until the next start

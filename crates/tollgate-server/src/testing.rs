@@ -15,6 +15,7 @@ use tollgate::internal::{EngineCore, PolicySnapshot};
 pub use crate::admin::testing as admin;
 use crate::config::Config;
 use crate::config_history::ConfigHistory;
+pub use crate::connection::testing as connection;
 pub use crate::envoy::testing as envoy;
 use crate::envoy::{EnvoyLimits, EnvoySettings};
 use crate::gate::{Gate, LiveSettings};

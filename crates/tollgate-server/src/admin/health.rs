@@ -61,8 +61,20 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
         }
         health["state"] = saved_state(saving, &status, gate.now());
     }
+    let troubles =
+        gate.tls.get().into_iter().flatten().filter_map(|tls| Some((tls.listener, tls.trouble()?)));
+    // The reason names files.
+    let shown = |why: String| if detail == Detail::Servers { why } else { UNUSABLE_CERTIFICATE.to_owned() };
+    let troubles: serde_json::Map<_, _> =
+        troubles.map(|(listener, why)| (listener.to_owned(), shown(why).into())).collect();
+    if !troubles.is_empty() {
+        health["status"] = "impaired".into();
+        health["tls"] = troubles.into();
+    }
     response::json(StatusCode::OK, &health)
 }
+
+const UNUSABLE_CERTIFICATE: &str = "the new certificate cannot be used, the one before it is in force";
 
 /// What a crash would lose now.
 fn saved_state(saving: &Saving, status: &state::SaveStatus, now: Time) -> Value {

@@ -57,13 +57,13 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     let api_gate = Arc::clone(&gate);
     let handler = move |request, peer| api_answer(Arc::clone(&api_gate), request, peer);
     servers.spawn(connection::serve(
-        api,
+        api.into(),
         AddressLimiter::unbounded("api"),
         shutdown.clone(),
         Arc::new(handler),
     ));
     servers.spawn(serve_http(
-        http,
+        http.into(),
         AddressLimiter::unbounded("http"),
         shutdown.clone(),
         Arc::clone(&gate),
@@ -71,7 +71,7 @@ async fn demo(once: bool) -> anyhow::Result<()> {
     ));
     gate.is_accepting.store(true, Ordering::Release);
     let state = Arc::new(Admin::new(gate, None, None, shutdown.clone()));
-    servers.spawn(serve_admin(admin, AddressLimiter::unbounded("admin"), shutdown, state));
+    servers.spawn(serve_admin(admin.into(), AddressLimiter::unbounded("admin"), shutdown, state));
 
     show_limits(&at).await?;
     out::line("");

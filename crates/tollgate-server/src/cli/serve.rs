@@ -1,7 +1,6 @@
 //! `tollgate serve`: runs the server, from its configuration to a clean stop.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,31 +8,29 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin::{self, Admin};
+use crate::cli::bound_socket::{BoundSocket, SocketFile};
 use crate::cli::{Exit, out};
 use crate::config::{Config, Listen};
-use crate::connection::{self, AddressLimiter, Shutdown};
+use crate::connection::{self, AddressLimiter, ConnectionOpener, Listener, Shutdown, TrustedSenders};
 use crate::gate::{Gate, tracking};
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
+use crate::tls::ListenerTls;
 use crate::transport::grpc::{self, GrpcServer};
 use crate::transport::http::{self, AllowedCallers, CallerAccess};
-use crate::transport::proxy::{self, Certificate, Proxy};
+use crate::transport::proxy::{self, Proxy};
 use crate::transport::resp::{self, RespServer};
 use crate::{assemble, fleet_bans, log, notice, systemd, tokens::Tokens};
 
 /// How long a start waits for the bans of the central store.
 const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Bound on connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
 
 pub fn run(path: &Path) -> Exit {
     log::install();
@@ -137,23 +134,28 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let follower = open_rules_follower(&gate, config, watched.is_some()).await?;
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
-        let http = BoundSocket::at("http", config.listen.http)?;
-        let resp = unless_busy("resp", BoundSocket::at("resp", config.listen.resp), &config.listen)?;
-        let grpc = unless_busy("grpc", BoundSocket::at("grpc", config.listen.grpc), &config.listen)?;
-        let admin = BoundSocket::at("admin", config.listen.admin)?;
-        let proxied = BoundSocket::at("proxy", config.listen.proxy)?;
+        let mut listeners = Listeners::new(&gate, config)?;
+        let listen = &config.listen;
+        let http = listeners.bind("http")?;
+        let resp = unless_busy("resp", listeners.bind("resp"), listen)?;
+        let grpc = unless_busy("grpc", listeners.bind("grpc"), listen)?;
+        let admin = listeners.bind("admin")?;
+        let proxied = listeners.bind("proxy")?;
         if let Some(lock) = &lock {
-            let listeners = [&http, &grpc, &resp, &proxied, &admin].into_iter().flatten();
-            let listeners = listeners.map(|one| Ok((one.name, one.socket.local_addr()?)));
-            let described = listeners.collect::<io::Result<Vec<_>>>().and_then(|all| lock.describe(&all));
+            let bound = [&http, &grpc, &resp, &proxied, &admin].into_iter().flatten();
+            let addresses = bound.map(|one| Ok((one.name, one.shown_address()?)));
+            let described = addresses.collect::<io::Result<Vec<_>>>().and_then(|all| lock.describe(&all));
             described.context("the lock file in state_dir cannot be written")?;
         }
-        if let Some(listener) = admin.map(BoundSocket::listen).transpose()? {
+        for tls in &listeners.tls {
+            servers.spawn(Arc::clone(tls).watch(shutdown.clone()));
+        }
+        if let Some(listener) = admin.map(|bound| listeners.listen(bound)).transpose()? {
             let shutdown = shutdown.clone();
             let proxy = proxy.clone();
             let tokens = tokens.clone();
             let admin = Arc::new(Admin::new(Arc::clone(&gate), proxy, tokens, shutdown.clone()));
-            servers.spawn(serve_admin(listener, per_address(&gate, "admin", config), shutdown, admin));
+            servers.spawn(serve_admin(listener, listeners.per_address("admin"), shutdown, admin));
         }
         let first_rules = async {
             if let Some(follower) = follower {
@@ -179,12 +181,13 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
                 return Ok(());
             }
         }
-        if let Some(listener) = http.map(BoundSocket::listen).transpose()? {
-            let access = CallerAccess::new(listener.local_addr()?, tokens.clone());
+        if let Some(bound) = http {
+            let access = CallerAccess::new(&bound.address, tokens.clone());
+            let listener = listeners.listen(bound)?;
             if matches!(access.allowed_callers, AllowedCallers::Anyone) {
                 warn_of_open_listener("http");
             }
-            let shares = per_address(&gate, "http", config);
+            let shares = listeners.per_address("http");
             servers.spawn(serve_http(
                 listener,
                 shares,
@@ -194,29 +197,31 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             ));
         }
         // Of several nodes that have bound the default port, one can listen on it.
-        if let Some(listener) =
-            unless_busy("resp", resp.map(BoundSocket::listen).transpose(), &config.listen)?
-        {
+        if let Some(bound) = resp {
             let server = RespServer::new(Arc::clone(&gate), tokens.clone());
-            if server.is_open_at(listener.local_addr()?) {
-                warn_of_open_listener("resp");
+            let is_open = server.is_open_at(&bound.address);
+            if let Some(listener) = unless_busy("resp", listeners.listen(bound).map(Some), listen)? {
+                if is_open {
+                    warn_of_open_listener("resp");
+                }
+                let shares = listeners.per_address("resp");
+                servers.spawn(resp::serve(Arc::new(server), listener, shares, shutdown.clone()));
             }
-            let shares = per_address(&gate, "resp", config);
-            servers.spawn(resp::serve(Arc::new(server), listener, shares, shutdown.clone()));
         }
-        if let Some(listener) =
-            unless_busy("grpc", grpc.map(BoundSocket::listen).transpose(), &config.listen)?
-        {
+        if let Some(bound) = grpc {
             let server = GrpcServer::new(Arc::clone(&gate), tokens);
-            if server.is_open_at(listener.local_addr()?) {
-                warn_of_open_listener("grpc");
+            let is_open = server.is_open_at(&bound.address);
+            if let Some(listener) = unless_busy("grpc", listeners.listen(bound).map(Some), listen)? {
+                if is_open {
+                    warn_of_open_listener("grpc");
+                }
+                let shares = listeners.per_address("grpc");
+                servers.spawn(grpc::serve(Arc::new(server), listener, shares, shutdown.clone()));
             }
-            let shares = per_address(&gate, "grpc", config);
-            servers.spawn(grpc::serve(Arc::new(server), listener, shares, shutdown.clone()));
         }
         if let (Some(reserved), Some(proxy)) = (proxied, &proxy) {
-            let shares = per_address(&gate, "proxy", config);
-            serve_proxy(&mut servers, reserved.listen()?, shares, shutdown.clone(), proxy, config)?;
+            let shares = listeners.per_address("proxy");
+            serve_proxy(&mut servers, listeners.listen(reserved)?, shares, shutdown.clone(), proxy);
         }
         let saving = Saved::begin(state, &gate, config)?;
         gate.is_accepting.store(true, Ordering::Release);
@@ -346,71 +351,79 @@ async fn open_rules_follower(
     Ok(Some(follower))
 }
 
-/// The limiter of a listener's connections per client address.
-fn per_address(gate: &Arc<Gate>, listener: &'static str, config: &Config) -> Arc<AddressLimiter> {
-    let gate = Arc::clone(gate);
-    AddressLimiter::new(listener, config.listen.per_address, move |ip| gate.live.load().trusted.contains(ip))
-}
-
 /// Starts the proxy's listener and its background tasks.
 fn serve_proxy(
     servers: &mut JoinSet<()>,
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     proxy: &Arc<Proxy>,
-    config: &Config,
-) -> anyhow::Result<()> {
-    let files = config.proxy.as_ref().and_then(|proxy| proxy.tls.clone());
-    let certificate = files.map(Certificate::load).transpose().context("proxy.tls")?;
-    let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
-    if let Some(certificate) = certificate {
-        servers.spawn(certificate.watch(shutdown.clone()));
-    }
+) {
     servers.spawn(Arc::clone(proxy).run_replay(shutdown.clone()));
     servers.spawn(proxy::watch_upstream_ca(Arc::clone(proxy), shutdown.clone()));
     servers.spawn(proxy::watch_health(Arc::clone(proxy), shutdown.clone()));
-    let serving = proxy::serve(Arc::clone(proxy), listener, per_address, tls, shutdown);
+    let serving = proxy::serve(Arc::clone(proxy), listener, per_address, shutdown);
     servers.spawn(async move {
         if let Err(error) = serving.await {
             tracing::error!("the proxy does not run: {error:#}");
         }
     });
-    Ok(())
 }
 
-/// A socket that is bound but not listening, so that an invalid address is an error at the start.
-struct BoundSocket {
-    name: &'static str,
-    address: SocketAddr,
-    socket: TcpSocket,
+/// Makes listeners of bound sockets.
+struct Listeners<'c> {
+    gate: &'c Arc<Gate>,
+    config: &'c Config,
+    tls: Vec<Arc<ListenerTls>>,
+    /// The files of Unix sockets, which end with the listeners.
+    files: Vec<SocketFile>,
 }
 
-impl BoundSocket {
-    fn at(name: &'static str, address: Option<SocketAddr>) -> anyhow::Result<Option<BoundSocket>> {
-        let Some(address) = address else { return Ok(None) };
-        let bind = || {
-            let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            Ok(socket)
+impl<'c> Listeners<'c> {
+    fn new(gate: &'c Arc<Gate>, config: &'c Config) -> anyhow::Result<Listeners<'c>> {
+        const PROTOCOLS: [(&str, &[&[u8]]); 5] = [
+            ("http", &[b"http/1.1"]),
+            ("grpc", &[b"h2"]),
+            ("resp", &[]),
+            ("proxy", &[b"h2", b"http/1.1"]),
+            ("admin", &[b"http/1.1"]),
+        ];
+        let load = |(name, alpn)| {
+            config.listen.address(name)?;
+            let files = config.starts.tls(name)?.clone();
+            Some(ListenerTls::load(name, files, alpn).map(Arc::new).with_context(|| format!("tls.{name}")))
         };
-        let socket: io::Result<_> = bind();
-        let socket = socket.with_context(|| format!("cannot listen on {address} for {name}"))?;
-        Ok(Some(BoundSocket { name, address, socket }))
+        let tls = PROTOCOLS.into_iter().filter_map(load).collect::<anyhow::Result<Vec<_>>>()?;
+        gate.tls.set(tls.clone()).map_err(|_| anyhow::anyhow!("certificates are loaded once"))?;
+        Ok(Listeners { gate, config, tls, files: Vec::new() })
     }
 
-    fn listen(self) -> anyhow::Result<TcpListener> {
-        let BoundSocket { name, address, socket } = self;
-        let listener =
-            socket.listen(BACKLOG).with_context(|| format!("cannot listen on {address} for {name}"))?;
-        tracing::info!("{name} listens on {}", listener.local_addr()?);
-        Ok(listener)
+    fn bind(&self, name: &'static str) -> anyhow::Result<Option<BoundSocket>> {
+        let listen = &self.config.listen;
+        BoundSocket::at(name, listen.address(name), listen.unix_mode)
+    }
+
+    fn listen(&mut self, bound: BoundSocket) -> anyhow::Result<Listener> {
+        let name = bound.name;
+        let (socket, file) = bound.listen()?;
+        self.files.extend(file);
+        let tls = self.tls.iter().find(|tls| tls.listener == name).cloned();
+        let gate = Arc::clone(self.gate);
+        let is_trusted: TrustedSenders = Box::new(move |ip| gate.live.load().trusted.contains(ip));
+        let trusted_senders = Some(is_trusted).filter(|_| self.config.starts.has_proxy_protocol(name));
+        Ok(Listener { socket, opener: Arc::new(ConnectionOpener::new(name, tls, trusted_senders)) })
+    }
+
+    /// The limiter of a listener's connections per client address.
+    fn per_address(&self, listener: &'static str) -> Arc<AddressLimiter> {
+        let gate = Arc::clone(self.gate);
+        let is_trusted = move |ip| gate.live.load().trusted.contains(ip);
+        AddressLimiter::new(listener, self.config.listen.per_address, is_trusted)
     }
 }
 
 pub async fn serve_http(
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     gate: Arc<Gate>,
@@ -421,7 +434,7 @@ pub async fn serve_http(
 }
 
 pub async fn serve_admin(
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
     admin: Arc<Admin>,

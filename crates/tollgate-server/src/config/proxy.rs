@@ -12,6 +12,8 @@ use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::time::parse_duration;
 
+use crate::config::ListenerTlsFiles;
+
 const MAX_UPSTREAMS: usize = 256;
 const MAX_HELD: u64 = 1_000_000;
 /// Bytes per second: slower than any network in use.
@@ -34,7 +36,7 @@ pub struct ProxyConfig {
     pub max_held: usize,
     /// Minimum rate of a request body in bytes per second; `None` for any rate.
     pub min_body_rate: Option<u32>,
-    pub tls: Option<KeyPair>,
+    pub tls: Option<ListenerTlsFiles>,
     pub upstream_tls: UpstreamTls,
     pub trusted: TrustedProxies,
     /// The header that trusted proxies write.
@@ -104,13 +106,6 @@ impl Default for Timeouts {
 pub struct HealthCheck {
     pub path: String,
     pub every: Duration,
-}
-
-/// A certificate chain and its key, as PEM files.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KeyPair {
-    pub cert: PathBuf,
-    pub key: PathBuf,
 }
 
 /// How certificates of upstreams are verified.
@@ -253,13 +248,7 @@ fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: 
         }
     }
     config.health = health(map);
-    if let Some(mut map) = map.optional_map("tls") {
-        let cert = map.required_text("cert");
-        let key = map.required_text("key");
-        config.tls =
-            cert.zip(key).map(|(cert, key)| KeyPair { cert: folder.join(cert), key: folder.join(key) });
-        map.finish();
-    }
+    config.tls = ListenerTlsFiles::read(map, "tls", folder);
     if let Some(mut map) = map.optional_map("upstream_tls") {
         config.upstream_tls = UpstreamTls {
             ca: map.optional_text("ca").map(|file| folder.join(file)),

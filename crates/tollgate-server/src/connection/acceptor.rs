@@ -4,24 +4,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
+use crate::connection::socket::{ListenSocket, PlainSocket};
 use crate::connection::{AddressLimiter, AddressSlot, MAX_CONNECTIONS, Shutdown, shutdown_requested};
 
 /// Pause after an error of `accept`, such as running out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub struct Acceptor {
-    listener: TcpListener,
+    listener: ListenSocket,
     slots: Arc<Semaphore>,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
 }
 
 pub struct AcceptedConnection {
-    pub stream: TcpStream,
+    pub stream: PlainSocket,
     pub peer: SocketAddr,
     pub permits: ConnectionPermits,
 }
@@ -33,7 +33,7 @@ pub struct ConnectionPermits {
 }
 
 impl Acceptor {
-    pub fn new(listener: TcpListener, per_address: Arc<AddressLimiter>, shutdown: Shutdown) -> Acceptor {
+    pub fn new(listener: ListenSocket, per_address: Arc<AddressLimiter>, shutdown: Shutdown) -> Acceptor {
         Acceptor { listener, slots: Arc::new(Semaphore::new(MAX_CONNECTIONS)), per_address, shutdown }
     }
 
@@ -50,7 +50,6 @@ impl Acceptor {
             match accepted {
                 Ok((stream, peer)) => {
                     let Some(address_slot) = per_address.admit(peer.ip()) else { continue };
-                    stream.set_nodelay(true).ok();
                     let permits = ConnectionPermits { _slot: slot, _address_slot: address_slot };
                     return Some(AcceptedConnection { stream, peer, permits });
                 }

@@ -8,12 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{AcceptedConnection, Acceptor, AddressLimiter, ConnectionPermits, DRAIN_TIMEOUT, Shutdown};
+use super::socket::{ClientSocket, DetachedSocket};
+use super::{
+    AcceptedConnection, Acceptor, AddressLimiter, ConnectionOpener, ConnectionPermits, DRAIN_TIMEOUT,
+    Listener, Shutdown,
+};
 
 /// After [`DRAIN_TIMEOUT`], the time for a worker to notice the end.
 const STOP_GRACE: Duration = Duration::from_secs(1);
@@ -30,7 +33,7 @@ pub trait WorkerService: Send + Sync + 'static {
     fn serve(
         &self,
         worker: usize,
-        stream: TcpStream,
+        stream: ClientSocket,
         peer: SocketAddr,
         shutdown: Shutdown,
     ) -> impl Future<Output = ()> + Send;
@@ -43,7 +46,7 @@ pub fn default_workers() -> usize {
 
 /// A connection on its way to its worker's runtime.
 struct Assigned {
-    stream: std::net::TcpStream,
+    stream: DetachedSocket,
     from: SocketAddr,
     permits: ConnectionPermits,
 }
@@ -58,15 +61,16 @@ struct Worker {
 pub async fn serve_on_workers<S: WorkerService>(
     service: Arc<S>,
     workers: usize,
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let start = |number| Worker::start(Arc::clone(&service), number, shutdown.clone());
+    let Listener { socket, opener } = listener;
+    let start = |number| Worker::start(Arc::clone(&service), Arc::clone(&opener), number, shutdown.clone());
     let workers: Vec<_> = (0..workers).map(start).collect::<anyhow::Result<_>>()?;
-    let mut acceptor = Acceptor::new(listener, per_address, shutdown);
+    let mut acceptor = Acceptor::new(socket, per_address, shutdown);
     while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
-        let stream = match stream.into_std() {
+        let stream = match stream.detach() {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "an accepted connection cannot be passed to a worker");
@@ -91,7 +95,12 @@ pub async fn serve_on_workers<S: WorkerService>(
 }
 
 impl Worker {
-    fn start<S: WorkerService>(service: Arc<S>, number: usize, shutdown: Shutdown) -> anyhow::Result<Worker> {
+    fn start<S: WorkerService>(
+        service: Arc<S>,
+        opener: Arc<ConnectionOpener>,
+        number: usize,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Worker> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
         let (connections, assigned) = mpsc::unbounded_channel();
@@ -99,7 +108,7 @@ impl Worker {
         let connection_count = Arc::new(AtomicUsize::new(0));
         let shared_count = Arc::clone(&connection_count);
         let run = move || {
-            runtime.block_on(run_worker(service, number, assigned, shared_count, shutdown));
+            runtime.block_on(run_worker(service, opener, number, assigned, shared_count, shutdown));
             done.send(()).ok();
         };
         thread::Builder::new().name(format!("{}-{number}", S::NAME)).spawn(run).context("no thread")?;
@@ -109,6 +118,7 @@ impl Worker {
 
 async fn run_worker<S: WorkerService>(
     service: Arc<S>,
+    opener: Arc<ConnectionOpener>,
     number: usize,
     mut assigned: mpsc::UnboundedReceiver<Assigned>,
     connection_count: Arc<AtomicUsize>,
@@ -118,11 +128,14 @@ async fn run_worker<S: WorkerService>(
     let mut connections = JoinSet::new();
     while let Some(Assigned { stream, from, permits }) = assigned.recv().await {
         let service = Arc::clone(&service);
+        let opener = Arc::clone(&opener);
         let shutdown = shutdown.clone();
         let connection_count = Arc::clone(&connection_count);
         connections.spawn(async move {
-            if let Ok(stream) = TcpStream::from_std(stream) {
-                service.serve(number, stream, from, shutdown).await;
+            if let Ok(stream) = stream.attach()
+                && let Some((stream, client)) = opener.open(stream, from, &shutdown).await
+            {
+                service.serve(number, stream, client, shutdown).await;
             }
             connection_count.fetch_sub(1, Ordering::Relaxed);
             drop(permits);

@@ -5,7 +5,6 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
-use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +57,7 @@ impl FolderLock {
     }
 
     /// Writes the process id and the listeners' addresses, for the error message of a second node.
-    pub fn describe(&self, listeners: &[(&str, SocketAddr)]) -> io::Result<()> {
+    pub fn describe(&self, listeners: &[(&str, String)]) -> io::Result<()> {
         let Some(mut file) = self.0.as_ref() else { return Ok(()) };
         let mut text = format!("process {}", std::process::id());
         if let Ok(host) = rustix::system::uname().nodename().to_str() {
@@ -104,7 +103,7 @@ mod tests {
         )
         .expect("a stale file");
         let lock = FolderLock::take(&folder).expect("nothing holds it");
-        lock.describe(&[("http", SocketAddr::from(([127, 0, 0, 1], 8080)))]).expect("it is ours");
+        lock.describe(&[("http", "127.0.0.1:8080".to_owned())]).expect("it is ours");
         let second = FolderLock::take(&folder).expect_err("it is held").to_string();
         assert!(second.contains(&format!("process {} ", std::process::id())), "{second}");
         assert!(second.contains("which listens on 127.0.0.1:8080 (http); give"), "{second}");

@@ -16,13 +16,13 @@ use h2::{Ping, PingPong, RecvStream};
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Interval, MissedTickBehavior, interval_at, timeout};
 
 use crate::caller_auth;
+use crate::config::ListenAddress;
 use crate::connection::{
-    AddressLimiter, BODY_TIMEOUT, HEADER_TIMEOUT, Shutdown, WorkerService, WriteTimeoutStream,
-    default_workers, serve_on_workers, shutdown_requested,
+    AddressLimiter, BODY_TIMEOUT, ClientSocket, HEADER_TIMEOUT, Listener, Shutdown, WorkerService,
+    WriteTimeoutStream, default_workers, serve_on_workers, shutdown_requested,
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
@@ -84,15 +84,15 @@ impl GrpcServer {
     }
 
     /// Whether clients beyond this machine would be served without a token.
-    pub fn is_open_at(&self, address: SocketAddr) -> bool {
-        self.calls.tokens.is_none() && !address.ip().to_canonical().is_loopback()
+    pub fn is_open_at(&self, address: &ListenAddress) -> bool {
+        self.calls.tokens.is_none() && !address.is_local()
     }
 }
 
 /// Serves the listener until the shutdown turns true.
 pub async fn serve(
     server: Arc<GrpcServer>,
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
 ) {
@@ -105,7 +105,7 @@ pub async fn serve(
 impl WorkerService for GrpcServer {
     const NAME: &'static str = "grpc";
 
-    async fn serve(&self, _worker: usize, stream: TcpStream, peer: SocketAddr, shutdown: Shutdown) {
+    async fn serve(&self, _worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
         if let Err(error) = serve_client(&self.calls, stream, peer, shutdown).await {
             tracing::debug!(%peer, %error, "a grpc connection ended early");
         }

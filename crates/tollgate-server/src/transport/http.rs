@@ -10,6 +10,7 @@ use tollgate::internal::EngineVerdict;
 use tollgate::{Hit, Time};
 
 use crate::caller_auth::{self, RefusedCaller};
+use crate::config::ListenAddress;
 use crate::connection::{FullResponse, read_body};
 use crate::gate::{Gate, GateSnapshot};
 use crate::log_rate::LogLimiter;
@@ -52,7 +53,7 @@ pub struct CallerAccess {
 
 #[derive(Default)]
 pub enum AllowedCallers {
-    /// On a loopback address: rejects cross-origin requests and foreign host names.
+    /// On a loopback address or a Unix socket: rejects cross-origin requests and foreign host names.
     #[default]
     Local,
     /// Tokens of the role `check`.
@@ -62,10 +63,10 @@ pub enum AllowedCallers {
 }
 
 impl CallerAccess {
-    pub fn new(address: SocketAddr, tokens: Option<Arc<Tokens>>) -> CallerAccess {
+    pub fn new(address: &ListenAddress, tokens: Option<Arc<Tokens>>) -> CallerAccess {
         let allowed_callers = match tokens.filter(|tokens| tokens.has_check()) {
             Some(tokens) => AllowedCallers::Tokens(tokens),
-            None if address.ip().to_canonical().is_loopback() => AllowedCallers::Local,
+            None if address.is_local() => AllowedCallers::Local,
             None => AllowedCallers::Anyone,
         };
         CallerAccess { allowed_callers, refusals: LogLimiter::default() }

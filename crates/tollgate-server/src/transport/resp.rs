@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
+use crate::config::ListenAddress;
 use crate::connection::{
-    AddressLimiter, HEADER_TIMEOUT, Shutdown, WRITE_TIMEOUT, WorkerService, default_workers,
-    serve_on_workers, shutdown_requested,
+    AddressLimiter, ClientSocket, HEADER_TIMEOUT, Listener, Shutdown, WRITE_TIMEOUT, WorkerService,
+    default_workers, serve_on_workers, shutdown_requested,
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
@@ -53,8 +53,8 @@ impl RespServer {
     }
 
     /// Whether clients beyond this machine would be served without a token.
-    pub fn is_open_at(&self, address: SocketAddr) -> bool {
-        self.tokens.is_none() && !address.ip().to_canonical().is_loopback()
+    pub fn is_open_at(&self, address: &ListenAddress) -> bool {
+        self.tokens.is_none() && !address.is_local()
     }
 
     fn is_valid(&self, token: &[u8]) -> bool {
@@ -76,7 +76,7 @@ impl RespServer {
 /// Serves the listener until the shutdown turns true.
 pub async fn serve(
     server: Arc<RespServer>,
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
 ) {
@@ -89,13 +89,18 @@ pub async fn serve(
 impl WorkerService for RespServer {
     const NAME: &'static str = "resp";
 
-    async fn serve(&self, _worker: usize, stream: TcpStream, peer: SocketAddr, shutdown: Shutdown) {
+    async fn serve(&self, _worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
         serve_client(self, stream, peer, shutdown).await;
     }
 }
 
 /// Serves one client until it leaves, breaks the protocol, or the process stops.
-async fn serve_client(server: &RespServer, mut stream: TcpStream, peer: SocketAddr, mut shutdown: Shutdown) {
+async fn serve_client(
+    server: &RespServer,
+    mut stream: ClientSocket,
+    peer: SocketAddr,
+    mut shutdown: Shutdown,
+) {
     let id = server.connections.fetch_add(1, Ordering::Relaxed) + 1;
     let mut session = RespSession::new(server, peer, id);
     let mut input = Vec::with_capacity(READ_BYTES);
@@ -124,7 +129,7 @@ async fn serve_client(server: &RespServer, mut stream: TcpStream, peer: SocketAd
 }
 
 /// Reads what has arrived. Between commands a client may be silent; a command that has begun must go on.
-async fn read_more(stream: &mut TcpStream, input: &mut Vec<u8>) -> std::io::Result<usize> {
+async fn read_more(stream: &mut ClientSocket, input: &mut Vec<u8>) -> std::io::Result<usize> {
     let has_begun = !input.is_empty();
     input.reserve(READ_BYTES);
     let read = stream.read_buf(input);
@@ -137,7 +142,7 @@ async fn read_more(stream: &mut TcpStream, input: &mut Vec<u8>) -> std::io::Resu
 /// Decides all complete commands of the input; returns how many bytes they have.
 async fn run_commands(
     session: &mut RespSession<'_>,
-    stream: &mut TcpStream,
+    stream: &mut ClientSocket,
     parser: &mut Parser,
     input: &[u8],
 ) -> std::io::Result<usize> {
@@ -182,7 +187,7 @@ async fn run_commands(
 }
 
 /// Sends the replies; a client that does not read them is disconnected.
-async fn send(stream: &mut TcpStream, session: &mut RespSession<'_>) -> std::io::Result<()> {
+async fn send(stream: &mut ClientSocket, session: &mut RespSession<'_>) -> std::io::Result<()> {
     let replies = &mut session.replies.bytes;
     if replies.is_empty() {
         return Ok(());
@@ -193,7 +198,10 @@ async fn send(stream: &mut TcpStream, session: &mut RespSession<'_>) -> std::io:
         Err(error) => return Err(error),
     };
     if sent < replies.len() {
-        let rest = stream.write_all(&replies[sent..]);
+        let rest = async {
+            stream.write_all(&replies[sent..]).await?;
+            stream.flush().await
+        };
         timeout(WRITE_TIMEOUT, rest).await.unwrap_or(Err(std::io::ErrorKind::TimedOut.into()))?;
     }
     replies.clear();

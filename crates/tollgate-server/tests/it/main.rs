@@ -18,6 +18,7 @@ mod forward_auth;
 mod gateways;
 mod grpc;
 mod jwt;
+mod listeners;
 mod load_balancers;
 mod log;
 mod memory_full;

@@ -1,6 +1,6 @@
 //! The proxy in front of an API, end to end.
 
-mod api;
+pub mod api;
 mod attacks;
 mod bodies;
 mod command;
@@ -11,7 +11,7 @@ mod identity;
 mod idle_clients;
 mod limit_req;
 mod messages;
-mod protocols;
+pub mod protocols;
 mod queue;
 mod settlement;
 mod shared_queue;

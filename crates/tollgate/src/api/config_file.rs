@@ -8,7 +8,7 @@ use crate::engine::MemorySettings;
 use crate::policy::{PolicyParts, PolicySnapshot, Settings};
 
 /// Settings of the server's listeners, stores and logs. A test of the server compares both lists of settings.
-pub const SETTINGS_OF_THE_SERVER: [&str; 23] = [
+pub const SETTINGS_OF_THE_SERVER: [&str; 25] = [
     "audit",
     "compat",
     "decision_log",
@@ -20,6 +20,7 @@ pub const SETTINGS_OF_THE_SERVER: [&str; 23] = [
     "log_keys",
     "on_rules_error",
     "proxy",
+    "proxy_protocol",
     "queue",
     "receipt_key_file",
     "state",
@@ -28,6 +29,7 @@ pub const SETTINGS_OF_THE_SERVER: [&str; 23] = [
     "store_keys",
     "store_secret_file",
     "strip_headers",
+    "tls",
     "tokens_file",
     "trusted_header",
     "trusted_proxies",

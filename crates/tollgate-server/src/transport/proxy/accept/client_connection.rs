@@ -1,4 +1,4 @@
-//! One downstream connection: TLS, protocol detection, timeouts and size limits.
+//! One downstream connection: protocol detection, timeouts and size limits.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,17 +13,12 @@ use bytes::{Buf, Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-use tokio_util::either::Either;
 
 use crate::connection::{
-    AddressLimiter, MAX_HEADER_BYTES, Shutdown, WorkerService, WriteTimeoutStream, closing_if, has_long_head,
-    serve_on_workers, shutdown_requested,
+    AddressLimiter, ClientSocket, Listener, MAX_HEADER_BYTES, Shutdown, WorkerService, WriteTimeoutStream,
+    closing_if, has_long_head, serve_on_workers, shutdown_requested,
 };
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
@@ -33,31 +28,24 @@ use crate::transport::proxy::exchange::ConnectionContext;
 
 /// From the end of one request to the last byte of the next one's head.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// From the connection to the end of its TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_STREAMS: u32 = 128;
 const WINDOW_BYTES: u32 = 1 << 20;
 /// The first bytes of an HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// With or without TLS. One type, so that hyper's two protocols are compiled once and not for each.
-type ClientSocket = Either<TcpStream, Box<TlsStream<TcpStream>>>;
-
 /// Accepts connections until the shutdown.
 pub async fn serve(
     proxy: Arc<Proxy>,
-    listener: TcpListener,
+    listener: Listener,
     per_address: Arc<AddressLimiter>,
-    tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
     let workers = proxy.workers;
-    serve_on_workers(Arc::new(ProxyListener { proxy, tls }), workers, listener, per_address, shutdown).await
+    serve_on_workers(Arc::new(ProxyListener { proxy }), workers, listener, per_address, shutdown).await
 }
 
 struct ProxyListener {
     proxy: Arc<Proxy>,
-    tls: Option<Arc<ServerConfig>>,
 }
 
 impl WorkerService for ProxyListener {
@@ -67,8 +55,8 @@ impl WorkerService for ProxyListener {
         tokio::spawn(Arc::clone(&self.proxy).run_heartbeat(worker));
     }
 
-    async fn serve(&self, worker: usize, stream: TcpStream, peer: SocketAddr, shutdown: Shutdown) {
-        serve_client(Arc::clone(&self.proxy), worker, stream, peer, self.tls.clone(), shutdown).await;
+    async fn serve(&self, worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
+        serve_client(Arc::clone(&self.proxy), worker, stream, peer, shutdown).await;
     }
 }
 
@@ -76,13 +64,12 @@ impl WorkerService for ProxyListener {
 async fn serve_client(
     proxy: Arc<Proxy>,
     worker: usize,
-    stream: TcpStream,
+    stream: ClientSocket,
     from: SocketAddr,
-    tls: Option<Arc<ServerConfig>>,
     shutdown: Shutdown,
 ) {
-    // Boxed: the future of a handshake is large, and an idle connection has none.
-    let Some((stream, protocol, scheme)) = Box::pin(open(stream, tls)).await else { return };
+    let scheme = if stream.is_tls() { Scheme::Https } else { Scheme::Http };
+    let Some((stream, protocol)) = detect(stream).await else { return };
     let peer = Peer::new(from, scheme);
     let context = ConnectionContext { proxy, worker, peer, framing_check: None, stream_activity: None };
     let result = match protocol {
@@ -94,23 +81,16 @@ async fn serve_client(
     }
 }
 
-/// Completes the TLS handshake, if any, and determines the protocol; `None` if the client fails at either.
-async fn open(
-    stream: TcpStream,
-    tls: Option<Arc<ServerConfig>>,
-) -> Option<(ClientStream<ClientSocket>, ClientProtocol, Scheme)> {
-    let Some(config) = tls else {
-        let detected = timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(Either::Left(stream))).await;
-        let (stream, protocol) = detected.ok()?.ok()?;
-        return Some((stream, protocol, Scheme::Http));
-    };
-    let accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await;
-    let stream = accepted.ok()?.ok()?;
-    let protocol = match stream.get_ref().1.alpn_protocol() {
+/// Determines the protocol, by ALPN with TLS and otherwise by the first bytes; `None` if these do not arrive.
+async fn detect(stream: ClientSocket) -> Option<(ClientStream<ClientSocket>, ClientProtocol)> {
+    if !stream.is_tls() {
+        return timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(stream)).await.ok()?.ok();
+    }
+    let protocol = match stream.alpn_protocol() {
         Some(b"h2") => ClientProtocol::Http2,
         _ => ClientProtocol::Http1,
     };
-    Some((ClientStream::new(Either::Right(Box::new(stream))), protocol, Scheme::Https))
+    Some((ClientStream::new(stream), protocol))
 }
 
 pub(in crate::transport::proxy) async fn serve_http1<S>(
