@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 
 mod decisions;
+#[path = "../../../tollgate-server/src/cli/svg.rs"]
+#[allow(dead_code)] // `tollgate simulate --plot` draws more
 mod svg;
 
 use decisions::{Decision, decide};

@@ -95,6 +95,15 @@ impl Svg {
         ));
     }
 
+    /// A bar that stands on `y`.
+    pub fn bar(&mut self, x: f64, y: f64, width: f64, height: f64, color: Color) {
+        let code = color.code();
+        self.element(format_args!(
+            r##"<rect x="{x:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}" fill="{code}"/>"##,
+            y - height
+        ));
+    }
+
     pub fn legend(&mut self, x: f64, y: f64, entries: &[(&str, Color)]) {
         let mut at = x;
         for (name, color) in entries {
