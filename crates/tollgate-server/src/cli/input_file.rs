@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -12,6 +12,9 @@ use tollgate_stores::rules::for_each_rule;
 
 use crate::cli::progress::Progress;
 use crate::config;
+
+/// How many bytes of comments at the start of a file are skipped.
+const MAX_LOOK_BYTES: u64 = 1 << 20;
 
 /// The server's limit.
 pub const MAX_BYTES: u64 = 512 << 20;
@@ -46,6 +49,17 @@ pub fn read(path: &Path) -> Result<InputFile, Problems> {
     }
     let content_type = if is_json { "application/json" } else { "application/yaml" };
     Ok(InputFile { name, bytes: text.into(), content_type })
+}
+
+/// Whether a file starts like a list, not like a configuration. `false` if it cannot be read.
+pub fn is_list(file: &Path) -> bool {
+    let Ok(file) = File::open(file) else { return false };
+    let lines = BufReader::new(file.take(MAX_LOOK_BYTES)).lines().map_while(Result::ok);
+    let mut content = lines.filter(|line| {
+        let line = line.trim();
+        !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
+    });
+    content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
 }
 
 impl InputFile {

@@ -1,7 +1,5 @@
 //! `tollgate rules check FILE`: validates a configuration.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde_json::json;
@@ -11,9 +9,6 @@ use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};
 use crate::config::Config;
 use crate::envoy::EnvoyLimits;
-
-/// How many bytes of comments at the start of a file are skipped.
-const MAX_LOOK_BYTES: u64 = 1 << 20;
 
 struct Checked {
     rules: usize,
@@ -41,7 +36,7 @@ pub fn run(file: &Path, json: bool) -> Exit {
 }
 
 fn check(file: &Path) -> Result<Checked, Problems> {
-    if is_list(file) {
+    if input_file::is_list(file) {
         let (rules, warnings) = input_file::read(file)?.check_rules()?;
         return Ok(Checked { rules, without_effect: Vec::new(), warnings: warnings.into_lines() });
     }
@@ -51,15 +46,4 @@ fn check(file: &Path) -> Result<Checked, Problems> {
     EnvoyLimits::load(config.envoy.clone(), &config.settings)?;
     let warnings = policy.warnings().into_lines();
     Ok(Checked { rules: policy.rules().len(), without_effect: config.without_effect, warnings })
-}
-
-/// Whether a file starts like a list, not like a configuration. `false` if it cannot be read.
-fn is_list(file: &Path) -> bool {
-    let Ok(file) = File::open(file) else { return false };
-    let lines = BufReader::new(file.take(MAX_LOOK_BYTES)).lines().map_while(Result::ok);
-    let mut content = lines.filter(|line| {
-        let line = line.trim();
-        !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
-    });
-    content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
 }

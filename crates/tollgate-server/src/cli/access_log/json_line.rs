@@ -1,0 +1,230 @@
+//! A log line that is a JSON object: Caddy's, Traefik's, or one of nginx with the names of its variables.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::LogRecord;
+use super::field_names::UnknownNames;
+
+/// Caddy nests two levels: `request.headers`.
+const MAX_DEPTH: u8 = 3;
+
+pub fn parse(line: &str) -> Result<LogRecord<'_>, String> {
+    let mut record = LogRecord::default();
+    let mut problem = None;
+    let mut json = serde_json::Deserializer::from_str(line);
+    let level = Level { record: &mut record, problem: &mut problem, kind: Kind::Fields, depth: 0 };
+    let read = json.deserialize_map(level).and_then(|()| json.end());
+    read.map_err(|error| format!("not a JSON object: {error}"))?;
+    problem.map_or(Ok(record), Err)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Fields,
+    Headers,
+    Attributes,
+}
+
+/// An object of the line.
+struct Level<'r, 'a> {
+    record: &'r mut LogRecord<'a>,
+    problem: &'r mut Option<String>,
+    kind: Kind,
+    depth: u8,
+}
+
+impl<'a> Level<'_, 'a> {
+    fn set(&mut self, name: &str, value: Cow<'a, str>) {
+        match self.kind {
+            Kind::Headers => self.record.header(name, value),
+            Kind::Fields | Kind::Attributes => {
+                let unknown = match self.kind {
+                    Kind::Attributes => UnknownNames::Attributes,
+                    _ => UnknownNames::Ignored,
+                };
+                if let Err(why) = self.record.set(name, value, unknown) {
+                    self.problem.get_or_insert(why);
+                }
+            }
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Level<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<(), M::Error> {
+        while let Some(name) = map.next_key_seed(Text)? {
+            map.next_value_seed(Field { level: &mut self, name: &name })?;
+        }
+        Ok(())
+    }
+}
+
+/// A value of an object.
+struct Field<'f, 'r, 'a> {
+    level: &'f mut Level<'r, 'a>,
+    name: &'f str,
+}
+
+impl<'de> DeserializeSeed<'de> for Field<'_, '_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Field<'_, '_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<(), E> {
+        self.level.set(self.name, Cow::Borrowed(text));
+        Ok(())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.level.set(self.name, Cow::Owned(text.to_owned()));
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+        self.level.set(self.name, Cow::Owned(number.to_string()));
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
+        self.level.set(self.name, Cow::Owned(number.to_string()));
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
+        // Six digits: what a number of seconds since 1970 holds.
+        self.level.set(self.name, Cow::Owned(format!("{number:.6}")));
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.level.set(self.name, Cow::Borrowed(if value { "true" } else { "false" }));
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    /// Caddy writes every header as a list.
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<(), S::Error> {
+        if self.level.kind != Kind::Headers {
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(());
+        }
+        while list.next_element_seed(Field { level: self.level, name: self.name })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
+        let kind = match self.name {
+            "headers" => Kind::Headers,
+            "attributes" => Kind::Attributes,
+            _ => Kind::Fields,
+        };
+        let is_read = matches!(self.name, "request" | "headers" | "attributes");
+        if !is_read || self.level.depth + 1 >= MAX_DEPTH {
+            while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+            return Ok(());
+        }
+        let Level { record, problem, depth, .. } = self.level;
+        Level { record, problem, kind, depth: *depth + 1 }.visit_map(map)
+    }
+}
+
+/// A text that is borrowed where it has no escapes.
+struct Text;
+
+impl<'de> DeserializeSeed<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Text {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Cow<'de, str>, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Cow<'de, str>, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Time;
+
+    use super::*;
+
+    fn check(line: &str, method: &str, path: &str, host: &str) -> LogRecord<'static> {
+        let record = parse(line.to_owned().leak()).unwrap_or_else(|why| panic!("{why}: {line}"));
+        assert_eq!(record.at, Some(Time::from_nanos(1_767_225_600_250_000_000)), "{line}");
+        assert_eq!(record.ip, Some("192.0.2.7".parse().expect("an address")), "{line}");
+        assert_eq!(record.method.as_deref(), Some(method), "{line}");
+        assert_eq!(record.path.as_deref(), Some(path), "{line}");
+        assert_eq!(record.host.as_deref(), Some(host), "{line}");
+        assert_eq!(record.status, Some(200), "{line}");
+        record
+    }
+
+    #[test]
+    fn the_lines_of_caddy_traefik_and_nginx_are_read() {
+        let caddy = r#"{"level":"info","ts":1767225600.25,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","remote_port":"41342","client_ip":"192.0.2.7","proto":"HTTP/2.0","method":"GET","host":"example.com","uri":"/a?b=c","headers":{"User-Agent":["curl/8"],"X-Api-Key":["k1"]},"tls":{"resumed":false}},"bytes_read":0,"user_id":"ann","duration":0.0009,"size":12,"status":200,"resp_headers":{"Server":["Caddy"]}}"#;
+        let record = check(caddy, "GET", "/a?b=c", "example.com");
+        assert_eq!(record.user.as_deref(), Some("ann"));
+        let headers: Vec<_> = record.fields.iter().map(|(_, name, value)| (&**name, &**value)).collect();
+        assert_eq!(headers, [("user-agent", "curl/8"), ("x-api-key", "k1")]);
+
+        let traefik = r#"{"ClientAddr":"192.0.2.7:5011","ClientHost":"192.0.2.7","ClientUsername":"-","DownstreamStatus":200,"Duration":12,"RequestHost":"example.com","RequestMethod":"POST","RequestPath":"/login","StartUTC":"2026-01-01T00:00:00.25Z","request_User-Agent":"curl/8","time":"2026-01-01T00:00:01Z"}"#;
+        let record = check(traefik, "POST", "/login", "example.com");
+        assert_eq!((record.user, record.fields[0].1.as_ref()), (None, "user-agent"));
+
+        let nginx = r#"{"time_local":"01/Jan/2026:00:00:00 +0000","msec":"1767225600.250","remote_addr":"192.0.2.7","remote_user":"","request":"GET /x HTTP/1.1","status":"200","http_host":"example.com","http_x_api_key":"k1","request_time":"0.001"}"#;
+        let record = check(nginx, "GET", "/x", "example.com");
+        assert!(record.fields.iter().any(|(_, name, value)| name == "x-api-key" && value == "k1"));
+    }
+
+    #[test]
+    fn other_lines_are_rejected_with_a_reason() {
+        for (line, why) in [
+            ("[]", "not a JSON object"),
+            (r#"{"ts": 1} x"#, "not a JSON object"),
+            (r#"{"ts": 1"#, "not a JSON object"),
+            (r#"{"ts": "yesterday"}"#, "'ts' is not a time"),
+            (r#"{"ip": "x"}"#, "'ip' is not an IP address"),
+            (r#"{"cost": -1}"#, "'cost' is not a number"),
+        ] {
+            let found = parse(line).expect_err(line);
+            assert!(found.contains(why), "{line}: {found}");
+        }
+        let deep = format!("{}{}", r#"{"request":"#.repeat(5000), "}".repeat(5000));
+        assert!(parse(&deep).is_err());
+    }
+}

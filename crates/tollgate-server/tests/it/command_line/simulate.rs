@@ -1,0 +1,187 @@
+//! `tollgate simulate` and `tollgate suggest`: what they print about a log, and how they end.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use tollgate_testkit::{Folder, binary, tollgate};
+
+use crate::command_line::{fails, json_of};
+
+const RULES: &str = "rules:
+  - { id: login, match: POST /login, key: ip, limit: 2/m }
+  - { id: by-email, match: POST /login, key: email, limit: 2/m }
+  - { id: trial, key: ip, limit: 1/m, mode: shadow }
+";
+
+/// Ten logins of one address within ten seconds, and one of another.
+fn log() -> String {
+    let line = |ip: &str, second: u32| {
+        format!(
+            "{ip} - - [01/Jan/2026:00:00:{second:02} +0000] \"POST /login HTTP/1.1\" 200 1 \"-\" \"curl\"\n"
+        )
+    };
+    let many: String = (0..10).map(|second| line("192.0.2.1", second)).collect();
+    many + &line("192.0.2.2", 9)
+}
+
+struct Files {
+    folder: Folder,
+}
+
+impl Files {
+    fn new() -> Files {
+        let folder = Folder::new();
+        folder.write("new.yaml", RULES);
+        folder.write("access.log", log());
+        Files { folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path(name).to_str().expect("a plain path").to_owned()
+    }
+
+    fn simulate(&self, args: &[&str]) -> tollgate_testkit::Ran {
+        let files = [self.path("access.log"), self.path("new.yaml")];
+        tollgate(&[&["simulate", &files[0], "-c", &files[1]], args].concat())
+    }
+}
+
+#[test]
+fn a_simulation_counts_denials_by_rule_and_key() {
+    let files = Files::new();
+    let report = json_of(&files.simulate(&["--json"]));
+    assert_eq!((&report["requests"], &report["denied"]), (&11.into(), &8.into()), "{report}");
+    let login = &report["rules"][0];
+    assert_eq!(login["rule"], "login");
+    assert_eq!((&login["allowed"], &login["denied"], &login["clients"]), (&3.into(), &8.into(), &1.into()));
+    assert_eq!(login["worst"], serde_json::json!([{ "key": "ip:192.0.2.1", "denied": 8 }]));
+    let trial = &report["rules"][2];
+    assert_eq!((&trial["mode"], &trial["denied"]), (&"shadow".into(), &9.into()), "{report}");
+    let printed = files.simulate(&[]);
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    for word in ["11 requests", "denied: 8 (72.73 %)", "2026-01-01T00:00:00Z", "ip:192.0.2.1"] {
+        assert!(printed.stdout.contains(word), "{word}: {printed:?}");
+    }
+    assert!(printed.stderr.contains("rule by-email never applies: no line has email"), "{printed:?}");
+}
+
+#[test]
+fn more_denials_than_allowed_fail() {
+    let files = Files::new();
+    assert_eq!(files.simulate(&["--max-denied", "73%"]).code, Some(0));
+    let failed = files.simulate(&["--max-denied", "72%"]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert!(failed.stderr.contains("8 of 11 requests are denied"), "{failed:?}");
+    fails(&files.simulate(&["--max-denied", "72"]), 2, &["a percentage"]);
+}
+
+#[test]
+fn a_comparison_names_who_is_newly_denied() {
+    let files = Files::new();
+    files.folder.write("old.yaml", RULES.replace("limit: 2/m", "limit: 9/m"));
+    let report = json_of(&files.simulate(&["--json", "--compare", &files.path("old.yaml")]));
+    let compare = &report["compare"];
+    assert_eq!((&compare["newly_denied"], &compare["newly_allowed"]), (&7.into(), &0.into()), "{report}");
+    assert_eq!(compare["rules"]["login"]["worst"][0]["key"], "ip:192.0.2.1", "{report}");
+}
+
+#[test]
+fn algorithms_and_a_plot_are_made_from_the_same_log() {
+    let files = Files::new();
+    let plot = files.path("plot.svg");
+    let report = json_of(&files.simulate(&["--json", "--algorithms", "--plot", &plot]));
+    let algorithms = report["algorithms"].as_array().expect("a list");
+    let denied = |name: &str| {
+        let found = algorithms.iter().find(|each| each["algorithm"] == name);
+        found.unwrap_or_else(|| panic!("{name}: {report}"))["denied"].as_u64()
+    };
+    assert_eq!(algorithms.len(), 8, "{report}");
+    assert_eq!((denied("gcra"), denied("fixed-window"), denied("sliding-log")), (Some(8), Some(8), Some(8)));
+    let drawn = std::fs::read_to_string(plot).expect("the plot was written");
+    assert!(drawn.starts_with("<svg") && drawn.contains("<rect"), "{drawn}");
+}
+
+#[test]
+fn a_log_from_stdin_is_recognised_by_its_content() {
+    let files = Files::new();
+    let lines = r#"{"ts":1767225600.1,"request":{"client_ip":"192.0.2.1","method":"POST","host":"a","uri":"/login"},"status":200}
+"#;
+    let mut command = binary();
+    command.args(["simulate", "-", "-c", &files.path("new.yaml"), "--json"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    child.stdin.take().expect("a pipe").write_all(lines.repeat(5).as_bytes()).expect("it reads");
+    let done = child.wait_with_output().expect("it ends");
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    assert_eq!((&report["requests"], &report["denied"]), (&5.into(), &3.into()), "{report}");
+}
+
+#[test]
+fn bad_logs_and_configurations_are_told_apart() {
+    let files = Files::new();
+    let new = files.path("new.yaml");
+    fails(
+        &tollgate(&["simulate", &files.path("none.log"), "-c", &new]),
+        2,
+        &["none.log", "cannot be opened"],
+    );
+    files.folder.write("gz.log", [0x1f, 0x8b, 8, 0]);
+    fails(&tollgate(&["simulate", &files.path("gz.log"), "-c", &new]), 2, &["is compressed", "zcat"]);
+    files.folder.write("odd.log", "what is\nthis\n");
+    fails(
+        &tollgate(&["simulate", &files.path("odd.log"), "-c", &new]),
+        2,
+        &["no known log format", "--format"],
+    );
+    files.folder.write("bad.yaml", "rules: [{ id: a, limit: many }]");
+    fails(
+        &tollgate(&["simulate", &files.path("access.log"), "-c", &files.path("bad.yaml")]),
+        3,
+        &["bad.yaml:1"],
+    );
+    files.folder.write("access.log", log() + "nonsense\n");
+    let ran = files.simulate(&["--json"]);
+    assert!(ran.code == Some(0) && ran.stderr.contains("1 line could not be read; the first is"), "{ran:?}");
+    assert!(ran.stderr.contains("access.log:12:"), "{ran:?}");
+    files.folder.write("empty.log", "");
+    let ran = tollgate(&["simulate", &files.path("empty.log"), "-c", &new, "--json", "--max-denied", "0%"]);
+    assert_eq!((ran.code, &json_of(&ran)["requests"]), (Some(0), &0.into()), "{ran:?}");
+}
+
+#[test]
+fn a_list_of_rules_is_a_configuration_too() {
+    let files = Files::new();
+    files.folder.write("list.yaml", "- { id: login, key: ip, limit: 2/m }\n");
+    let report = json_of(&tollgate(&[
+        "simulate",
+        &files.path("access.log"),
+        "-c",
+        &files.path("list.yaml"),
+        "--json",
+    ]));
+    assert_eq!(report["denied"], 8, "{report}");
+}
+
+#[test]
+fn suggested_limits_spare_most_clients_and_name_the_others() {
+    let files = Files::new();
+    let line = |client: u32, second: u32| {
+        let ip = format!("10.0.{}.{}", client / 250, client % 250);
+        format!("{ip} - - [01/Jan/2026:00:00:{second:02} +0000] \"GET / HTTP/1.1\" 200 1\n")
+    };
+    let quiet: String = (0..999).map(|client| line(client, 1)).collect();
+    let busy: String = (0..30).map(|n| line(999, n)).collect();
+    files.folder.write("access.log", quiet + &busy);
+    let log = files.path("access.log");
+    let report = json_of(&tollgate(&["suggest", &log, "--json"]));
+    assert_eq!((&report["clients"], &report["requests"]), (&1000.into(), &1029.into()), "{report}");
+    let first = &report["limits"][0];
+    assert_eq!((&first["limit"], &first["clients"]), (&"1/m".into(), &1.into()), "{report}");
+    assert_eq!(first["worst"][0], serde_json::json!({ "key": "ip:10.0.3.249", "peak": 30, "requests": 30 }));
+    let printed = tollgate(&["suggest", &log, "--window", "10s", "--match", "GET /"]);
+    assert_eq!(printed.code, Some(0), "{printed:?}");
+    assert!(printed.stdout.contains("1/10s") && printed.stdout.contains("ip:10.0.3.249"), "{printed:?}");
+    fails(&tollgate(&["suggest", &log, "--by", "nose"]), 2, &["--by nose"]);
+    fails(&tollgate(&["suggest", &log, "--window", "soon"]), 2, &["a period"]);
+    let none = tollgate(&["suggest", &log, "--by", "user"]);
+    assert!(none.stderr.contains("1029 requests without user left out"), "{none:?}");
+}
