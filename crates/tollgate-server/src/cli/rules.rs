@@ -13,6 +13,7 @@ use crate::client::percent_encode;
 
 mod apply;
 mod check;
+mod scenario;
 
 /// Fields that responses add to a rule.
 const RESPONSE_ONLY_FIELDS: [&str; 3] = ["version", "source", "left_out"];
@@ -46,6 +47,24 @@ No server is contacted. Exits 0 if the file is valid, 3 if not.")]
         #[arg(long)]
         json: bool,
     },
+    /// Run requests with expected decisions against rules, on a virtual clock
+    #[command(after_help = "Examples:
+  tollgate rules test login.test.yaml
+  tollgate rules test login.test.yaml -c new.yaml --junit results.xml
+
+The file names a configuration (`config:`) or has `rules:`, and tests of steps:
+
+  tests:
+    - name: the sixth login within a minute is denied
+      steps:
+        - { send: { method: POST, path: /login, email: ann@example.com }, times: 5, expect: allowed }
+        - { send: { method: POST, path: /login, email: ann@example.com }, expect: { allowed: false, rule: login } }
+        - { wait: 12s }
+        - { send: { method: POST, path: /login, email: ann@example.com }, expect: allowed }
+
+`send` has the fields of /v1/check, `expect` those of its answer. No server is contacted. Exits 0 if all tests
+pass, 1 if one fails, 3 if the file or the configuration is invalid.")]
+    Test(scenario::TestArgs),
     /// Write the rules of a file to the database: all of them, or none if one is invalid
     #[command(
         visible_alias = "import",
@@ -153,6 +172,7 @@ pub fn run(command: &RulesCommand) -> Exit {
         RulesCommand::Ls(args) => list(args),
         RulesCommand::Show { id, admin } => show(id, admin),
         RulesCommand::Check { file, json } => Err(check::run(file, *json)),
+        RulesCommand::Test(args) => Err(scenario::run(args)),
         RulesCommand::Apply { file, dry_run: false } => apply::apply(file),
         RulesCommand::Apply { file, dry_run: true } => apply::dry_run(file),
         RulesCommand::Diff(file) => apply::diff(file),

@@ -1,6 +1,7 @@
-//! Writes a value of the API as YAML that the library reads back unchanged.
+//! Writes a value of the API as YAML that the library reads back unchanged, and converts a parsed document.
 
 use serde_json::{Map, Value};
+use tollgate::internal::document::Node;
 
 /// Words with another meaning if they are not quoted.
 const WORDS: [&str; 9] = ["true", "on", "yes", "false", "off", "no", "null", "~", ""];
@@ -62,11 +63,26 @@ fn scalar(text: &str) -> String {
         .collect()
 }
 
+/// A parsed node as JSON: plain numbers and booleans are such.
+pub fn to_json(node: &Node<'_>) -> Value {
+    if let Some(map) = node.as_map() {
+        return map.iter().map(|entry| (entry.key().to_owned(), to_json(entry.value()))).collect();
+    }
+    if let Some(list) = node.as_list() {
+        return list.iter().map(to_json).collect();
+    }
+    match (node.as_u64(), node.as_bool(), node.as_str()) {
+        (Some(number), ..) => number.into(),
+        (_, Some(truth), _) => truth.into(),
+        (_, _, text) => text.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::json;
-    use tollgate::internal::document::{self, Node};
+    use tollgate::internal::document;
 
     use super::*;
 
@@ -82,21 +98,6 @@ mod tests {
                         limits: [5/m, 20/h]\n  mode: \"off\"\n  track: true\n  burst: 5\n  \
                         ban: { key: [ip], after: 3 }\n  overrides:\n    - { email: ceo@example.com, limits: [50/m] }";
         assert_eq!(item(rule.as_object().expect("a map")).join("\n"), expected);
-    }
-
-    /// The parsed node as JSON.
-    fn read(node: &Node<'_>) -> Value {
-        if let Some(map) = node.as_map() {
-            return map.iter().map(|entry| (entry.key().to_owned(), read(entry.value()))).collect();
-        }
-        if let Some(list) = node.as_list() {
-            return list.iter().map(read).collect();
-        }
-        match (node.as_u64(), node.as_bool(), node.as_str()) {
-            (Some(number), ..) => number.into(),
-            (_, Some(truth), _) => truth.into(),
-            (_, _, text) => text.into(),
-        }
     }
 
     fn any_text() -> impl Strategy<Value = String> {
@@ -128,7 +129,7 @@ mod tests {
             let map: Map<_, _> = fields.into_iter().collect();
             let text = item(&map).join("\n");
             let node = document::read(&text).map_err(|problems| TestCaseError::fail(format!("{problems} in\n{text}")))?;
-            prop_assert_eq!(read(&node), Value::Array(vec![Value::Object(map)]), "{}", text);
+            prop_assert_eq!(to_json(&node), Value::Array(vec![Value::Object(map)]), "{}", text);
         }
     }
 }

@@ -9,7 +9,9 @@ mod imports;
 mod keys;
 mod lists;
 mod rules;
+mod scenarios;
 mod setup;
+mod simulate;
 mod tokens;
 mod usage;
 
