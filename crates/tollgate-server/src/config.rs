@@ -97,8 +97,9 @@ impl Config {
     }
 
     pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
-        let root = document::read(text)?;
-        let mut problems = Problems::new();
+        let mut root = document::read(text)?;
+        // Only here: rules of the admin API and of a database must not read the environment.
+        let mut problems = document::expand_variables(&mut root, |name| std::env::var(name).ok());
         let empty = document::read("{}").unwrap_or_else(|_| unreachable!("an empty map is YAML"));
         let root = if root.is_null() { &empty } else { &root };
         let config = MapReader::new(root, "", &mut problems).map(|mut map| {
@@ -198,6 +199,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         policy,
         without_effect: Vec::new(),
     };
+    reject_claims_without_keys(map, &config);
     for name in tls::LISTENERS.iter().filter(|name| config.listen.address(name).is_none()) {
         if config.starts.tls(name).is_some() {
             idle.push(format!("tls.{name} without listen.{name}"));
@@ -221,6 +223,25 @@ fn jwt(map: &mut MapReader<'_, '_>) -> Option<String> {
     let file = map.required_text("keys_file").map(str::to_owned);
     map.finish();
     file
+}
+
+/// Without keys no token is verified, so that a claim is never present.
+fn reject_claims_without_keys(map: &mut MapReader<'_, '_>, config: &Config) {
+    let is_claim = |attribute: &Attribute| matches!(attribute, Attribute::Field(FieldSource::Jwt, _));
+    if config.jwt_keys_file.is_some() {
+        return;
+    }
+    let keys = "is never present without keys that verify tokens: set jwt: { keys_file: keys.json }";
+    let identity = config.policy.settings.identity.iter().find(|(_, source)| is_claim(source));
+    if let (Some((name, source)), Some(node)) = (identity, map.optional("identity")) {
+        map.reject("identity", node, format!("{source} (for {name}) {keys}"));
+    }
+    let in_rule =
+        |rule: &Rule| rule.attributes().find(|own| is_claim(own)).map(|own| (rule.id.clone(), own.clone()));
+    let first = config.policy.rules.iter().find_map(in_rule);
+    if let (Some((rule, claim)), Some(node)) = (first, map.optional("rules")) {
+        map.reject("rules", node, format!("{claim} of rule {rule} {keys}"));
+    }
 }
 
 /// Settings of rules that only the proxy or a central store applies: each named once, with its first rule.

@@ -9,12 +9,14 @@ pub mod json;
 mod node;
 mod problem;
 mod reader;
+mod variables;
 
 use builder::Builder;
 pub use builder::{MAX_ALIAS_BYTES, MAX_DEPTH};
 pub use node::{MapEntry, Node, Scalar, Value};
 pub use problem::{MAX_PROBLEMS, Problem, Problems, TextPosition, did_you_mean};
 pub use reader::{MapReader, expected, suggestion};
+pub use variables::expand_variables;
 
 /// Reads one document; an empty text is [`Value::Null`]. A byte order mark is skipped.
 pub fn read(text: &str) -> Result<Node<'_>, Problems> {

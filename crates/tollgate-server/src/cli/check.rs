@@ -10,7 +10,13 @@ use crate::client::{self, ClientRequest, ServerClient};
 #[derive(Args)]
 pub struct CheckArgs {
     /// The decision API of the server
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "TOLLGATE_HTTP",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8080"
+    )]
     http: String,
     /// The request: [METHOD ]PATH, such as POST /login
     #[arg(value_name = "TARGET", num_args = 0..=2)]

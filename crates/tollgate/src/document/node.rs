@@ -124,6 +124,20 @@ impl<'a> Node<'a> {
         self
     }
 
+    /// Replaces the texts of all scalars; keys stay.
+    pub(crate) fn map_texts(&mut self, replace: &mut impl FnMut(&str, TextPosition) -> Option<String>) {
+        match &mut self.value {
+            Value::Null => {}
+            Value::Scalar(scalar) => {
+                if let Some(text) = replace(&scalar.text, self.position) {
+                    scalar.text = Cow::Owned(text);
+                }
+            }
+            Value::List(items) => items.iter_mut().for_each(|item| item.map_texts(replace)),
+            Value::Map(entries) => entries.iter_mut().for_each(|entry| entry.value.map_texts(replace)),
+        }
+    }
+
     /// The kind of the value, for messages.
     pub fn kind(&self) -> &'static str {
         match self.value {

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::collections::SharedStr;
+use crate::document::did_you_mean;
 use crate::request::host;
 use crate::request::target::{Target, segments};
 
@@ -153,7 +154,32 @@ fn parse_method(word: &str) -> Result<String, String> {
     if !word.bytes().all(token) || word == "*" {
         return Err(format!("'{word}' is not a valid method: leave it out for any method"));
     }
-    Ok(word.to_ascii_uppercase())
+    let method = word.to_ascii_uppercase();
+    if let Some(meant) = misspelled_method(&method) {
+        return Err(format!("'{word}' is not a known method: did you mean {meant}?"));
+    }
+    Ok(method)
+}
+
+/// Methods that may be misspelled.
+const COMMON_METHODS: [&str; 7] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"];
+/// Methods of other protocols that look like one of them.
+const SIMILAR_METHODS: [&str; 1] = ["READ"];
+
+/// The common method that was probably meant. Other methods are valid: a rule may be for one of its own protocol.
+fn misspelled_method(method: &str) -> Option<&'static str> {
+    if COMMON_METHODS.contains(&method) || SIMILAR_METHODS.contains(&method) {
+        return None;
+    }
+    let meant = did_you_mean(method, &COMMON_METHODS)?;
+    let sorted = |word: &str| {
+        let mut letters: Vec<u8> = word.bytes().collect();
+        letters.sort_unstable();
+        letters
+    };
+    // SET is not a misspelled GET: of three letters none may be replaced.
+    let is_likely = method.len() != meant.len() || method.len() > 3 || sorted(method) == sorted(meant);
+    is_likely.then_some(meant)
 }
 
 /// The path in canonical form.
@@ -202,6 +228,10 @@ impl HostPattern {
     pub const MAX_LEN: usize = 253;
 
     pub fn parse(text: &str) -> Result<HostPattern, String> {
+        if let Some((_, rest)) = text.split_once("://") {
+            let host = rest.split('/').next().unwrap_or_default();
+            return Err(format!("'{text}' is a URL: write only its host, {host}"));
+        }
         let (below, name) = match text.strip_prefix(WILDCARD_PREFIX) {
             Some(name) => (true, name),
             None => (false, text),
@@ -285,6 +315,23 @@ mod tests {
             let read = method.name().map_or_else(|| pattern.to_string(), |name| format!("{name} {pattern}"));
             assert_eq!(read, written, "{text}");
         }
+    }
+
+    #[test]
+    fn misspelled_methods_and_urls_as_hosts_are_caught() {
+        for (text, meant) in
+            [("GTE /x", "GET"), ("PSOT /x", "POST"), ("DELET /x", "DELETE"), ("pots /x", "POST")]
+        {
+            let message = Pattern::parse(text).expect_err(text);
+            assert!(message.ends_with(&format!("did you mean {meant}?")), "{message}");
+        }
+        for method in
+            ["PURGE", "SET", "READ", "MKCOL", "PROPFIND", "LOCK", "COPY", "MOVE", "QUERY", "BAN", "SUBSCRIBE"]
+        {
+            assert!(Pattern::parse(&format!("{method} /x")).is_ok(), "{method}");
+        }
+        let message = HostPattern::parse("https://api.example.com/v1").expect_err("a URL");
+        assert_eq!(message, "'https://api.example.com/v1' is a URL: write only its host, api.example.com");
     }
 
     #[test]
