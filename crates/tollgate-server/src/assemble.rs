@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use tollgate::Clock;
@@ -54,7 +55,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
 }
 
 /// Receipts of all nodes that share a secret, or of this node alone.
-fn receipts(config: &Config) -> Result<Receipts, Problems> {
+pub fn receipts(config: &Config) -> Result<Receipts, Problems> {
     let Some(path) = &config.receipt_key_file else { return Ok(Receipts::with_random_key()) };
     let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
     let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
@@ -74,8 +75,15 @@ pub fn central(config: &StoreConfig) -> Result<CentralBackend, Problem> {
     Ok(CentralBackend::new(store, naming, config.name.clone(), config.address.clone()))
 }
 
+/// Connects to the central store, and waits until it is usable.
+pub async fn probe_central(config: &StoreConfig, within: Duration) -> Result<(), String> {
+    let naming = naming(&config.keys).map_err(|problem| problem.to_string())?;
+    let store = CentralStore::open(config.address.clone(), naming, config.deadline)?;
+    store.ready(within).await.map_err(|error| error.to_string())
+}
+
 /// How counters are named in the store.
-fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
+pub fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
     let hash = match &keys.secret_file {
         Some(path) => NameHash::keyed(&name_secret(path)?),
         None => NameHash::Unkeyed,
@@ -185,7 +193,7 @@ pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
     Ok(Some(tokens.unwrap_or_default().and(more)))
 }
 
-fn key_set(path: &Path) -> anyhow::Result<KeySet> {
+pub fn key_set(path: &Path) -> anyhow::Result<KeySet> {
     let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     KeySet::from_json(&text).with_context(|| path.display().to_string())
 }

@@ -18,9 +18,12 @@ mod ban;
 mod bound_socket;
 mod check;
 mod completions;
+mod config_file;
 mod demo;
+mod doctor;
 mod egress;
 mod enforce;
+mod finding;
 mod health;
 mod import;
 mod init;
@@ -38,6 +41,7 @@ mod rules;
 mod serve;
 mod session;
 mod simulate;
+mod status;
 mod store;
 mod suggest;
 #[allow(dead_code)] // the plots of the documentation draw more
@@ -112,6 +116,16 @@ most --max-wait; later ones are answered with 429 and Retry-After. What the API 
     /// Print the limits of another limiter's configuration as rules
     #[command(subcommand)]
     Import(import::ImportCommand),
+    /// Check a configuration as the server would open it, and print its schema
+    #[command(subcommand)]
+    Config(config_file::ConfigCommand),
+    /// Look for what keeps a node from working well: ports, limits, permissions, clocks; each with its fix
+    #[command(after_help = "Example:
+  tollgate doctor -c /etc/tollgate/tollgate.yaml
+
+Run it as the user of the server. Exits 0, 3 if the server would not start, 4 if a store or a database does not
+answer.")]
+    Doctor(doctor::DoctorArgs),
     /// Query the decision API of a running server: exits 0 if allowed, 1 if denied
     #[command(after_help = "Example:
   tollgate check POST /login --email ann@example.com")]
@@ -170,6 +184,10 @@ A limit spares a client if the client's requests never exceeded it. Reads the sa
     #[command(after_help = "Example:
   tollgate health --admin http://127.0.0.1:7070")]
     Health(health::HealthArgs),
+    /// Show what a running server says about its rules, store and state: exits 0 if all is well, 1 if not
+    #[command(after_help = "Example:
+  tollgate status --admin http://127.0.0.1:7070")]
+    Status(status::StatusArgs),
     /// Print the completion script of a shell
     #[command(after_help = "Examples:
   tollgate completions bash > /etc/bash_completion.d/tollgate
@@ -248,6 +266,8 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Demo { once } => demo::run(once),
         CliCommand::Init(args) => init::run(&args),
         CliCommand::Import(command) => import::run(&command),
+        CliCommand::Config(command) => config_file::run(&command),
+        CliCommand::Doctor(args) => doctor::run(&args),
         CliCommand::Check(args) => check::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args),
         CliCommand::Suggest(args) => suggest::run(&args),
@@ -261,6 +281,7 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Key(command) => key::run(&command),
         CliCommand::Store(command) => store::run(&command),
         CliCommand::Health(args) => health::run(&args),
+        CliCommand::Status(args) => status::run(&args),
         CliCommand::Completions(args) => completions::run(&args),
         CliCommand::Man(args) => man::run(&args),
     }

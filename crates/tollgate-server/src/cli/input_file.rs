@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -11,10 +11,7 @@ use tollgate::internal::rule::Warnings;
 use tollgate_stores::rules::for_each_rule;
 
 use crate::cli::progress::Progress;
-use crate::config;
-
-/// How many bytes of comments at the start of a file are skipped.
-const MAX_LOOK_BYTES: u64 = 1 << 20;
+use crate::config::{self, Config};
 
 /// The server's limit.
 pub const MAX_BYTES: u64 = 512 << 20;
@@ -51,24 +48,31 @@ pub fn read(path: &Path) -> Result<InputFile, Problems> {
     Ok(InputFile { name, bytes: text.into(), content_type })
 }
 
-/// Whether a file starts like a list, not like a configuration. `false` if it cannot be read.
-pub fn is_list(file: &Path) -> bool {
-    let Ok(file) = File::open(file) else { return false };
-    let lines = BufReader::new(file.take(MAX_LOOK_BYTES)).lines().map_while(Result::ok);
-    let mut content = lines.filter(|line| {
-        let line = line.trim();
-        !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
-    });
-    content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
-}
-
 impl InputFile {
+    pub fn text(&self) -> &str {
+        str::from_utf8(&self.bytes).unwrap_or_default()
+    }
+
+    /// Whether it starts like a list, not like a configuration.
+    pub fn is_list(&self) -> bool {
+        let mut content = self.text().trim_start_matches('\u{feff}').lines().filter(|line| {
+            let line = line.trim();
+            !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
+        });
+        content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
+    }
+
+    /// A configuration, which was read from `path`.
+    pub fn config(&self, path: &Path) -> Result<Config, Problems> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Config::parse(self.text(), folder).map_err(|problems| problems.in_file(&self.name))
+    }
+
     /// Checks that the text is a list of rules; returns their number and the warnings.
     pub fn check_rules(&self) -> Result<(usize, Warnings), Problems> {
         let _progress = Progress::start(format!("checking {}", self.name), None);
-        let text = str::from_utf8(&self.bytes).unwrap_or_default();
         let start = || (0, Warnings::default());
-        let read = for_each_rule(text, start, |(count, warnings), read| {
+        let read = for_each_rule(self.text(), start, |(count, warnings), read| {
             *count += 1;
             warnings.check(&read.rule);
         });

@@ -41,7 +41,7 @@ pub enum RulesCommand {
 
 No server is contacted. Exits 0 if the file is valid, 3 if not.")]
     Check {
-        /// The configuration, or a list of rules
+        /// The configuration, or a list of rules; `-` reads it from stdin
         file: PathBuf,
         /// Print JSON
         #[arg(long)]

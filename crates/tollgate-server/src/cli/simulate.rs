@@ -14,7 +14,6 @@ use tollgate_stores::rules::for_each_rule;
 
 use crate::cli::access_log::{AccessLog, AccessLogFormat};
 use crate::cli::{Exit, input_file, out};
-use crate::config::Config;
 
 mod algorithms;
 mod comparison;
@@ -89,6 +88,10 @@ fn simulate(args: &SimulateArgs) -> Result<Exit, Exit> {
         true => out::json_problems(&problems),
         false => out::problems(&problems),
     };
+    if args.log == Path::new("-") && [Some(&args.config), args.compare.as_ref()].contains(&Some(&args.log)) {
+        out::message("error: the log and a configuration cannot both be read from stdin");
+        return Err(Exit::Usage);
+    }
     let load = |file: &Path| load_policy(file).map_err(invalid);
     let plan = load(&args.config)?;
     let mut variants = match args.algorithms {
@@ -160,24 +163,21 @@ const MAX_MEMORY_BYTES: usize = 192 << 20;
 
 /// The policy of a configuration or of a list of rules.
 fn load_policy(file: &Path) -> Result<SimulationPlan, Problems> {
-    let name = file.display().to_string();
-    if input_file::is_list(file) {
-        let input = input_file::read(file)?;
-        let text = str::from_utf8(&input.bytes).unwrap_or_default();
-        let rules = for_each_rule(text, Vec::new, |rules, read| rules.push(read.rule));
-        let parts = PolicyParts {
-            rules: rules.map_err(|problems| problems.in_file(&name))?,
-            ..PolicyParts::default()
-        };
-        let policy = PolicySnapshot::new(parts)
-            .map_err(|error| Problems::from(Problem::new(None, "rules", error)).in_file(&name))?;
+    let input = input_file::read(file)?;
+    let in_file = |problems: Problems| problems.in_file(&input.name);
+    if input.is_list() {
+        let rules = for_each_rule(input.text(), Vec::new, |rules, read| rules.push(read.rule));
+        let parts = PolicyParts { rules: rules.map_err(in_file)?, ..PolicyParts::default() };
+        let policy =
+            PolicySnapshot::new(parts).map_err(|error| in_file(Problem::new(None, "rules", error).into()))?;
         return Ok(SimulationPlan { policy, memory_bytes: MAX_MEMORY_BYTES });
     }
-    let (mut config, _) = Config::load(file)?;
-    let policy = config.take_policy().map_err(|problems| problems.in_file(&name))?;
+    let mut config = input.config(file)?;
+    let policy = config.take_policy().map_err(in_file)?;
     if policy.rules().is_empty() {
         out::message(format!(
-            "warning: {name} has no rules; those of a database are written to a file by `tollgate rules export`"
+            "warning: {} has no rules; those of a database are written to a file by `tollgate rules export`",
+            input.name
         ));
     }
     Ok(SimulationPlan { policy, memory_bytes: config.memory_bytes.min(MAX_MEMORY_BYTES) })

@@ -56,6 +56,15 @@ impl FolderLock {
         Ok(lock)
     }
 
+    /// The description of the process that holds the lock, if one does. Creates nothing.
+    pub fn holder_of(folder: &Path) -> Option<String> {
+        let mut file = File::open(folder.join(NAME)).ok()?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Some(holder(&mut file)),
+            _ => None,
+        }
+    }
+
     /// Writes the process id and the listeners' addresses, for the error message of a second node.
     pub fn describe(&self, listeners: &[(&str, String)]) -> io::Result<()> {
         let Some(mut file) = self.0.as_ref() else { return Ok(()) };

@@ -30,7 +30,7 @@ pub mod testing;
 
 pub use accept::client_connection::serve;
 pub use egress::{Egress, EgressCallers};
-pub use tls::watch_upstream_ca;
+pub use tls::{upstream_tls_client, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
 

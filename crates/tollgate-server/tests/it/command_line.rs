@@ -2,6 +2,7 @@
 
 mod bans;
 mod checks;
+mod configuration;
 mod demo;
 mod files;
 mod history;

@@ -7,7 +7,6 @@ use tollgate::internal::document::Problems;
 
 use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};
-use crate::config::Config;
 use crate::envoy::EnvoyLimits;
 
 struct Checked {
@@ -36,13 +35,14 @@ pub fn run(file: &Path, json: bool) -> Exit {
 }
 
 fn check(file: &Path) -> Result<Checked, Problems> {
-    if input_file::is_list(file) {
-        let (rules, warnings) = input_file::read(file)?.check_rules()?;
+    let input = input_file::read(file)?;
+    if input.is_list() {
+        let (rules, warnings) = input.check_rules()?;
         return Ok(Checked { rules, without_effect: Vec::new(), warnings: warnings.into_lines() });
     }
-    let _progress = Progress::start(format!("checking {}", file.display()), None);
-    let (mut config, _) = Config::load(file)?;
-    let policy = config.take_policy().map_err(|problems| problems.in_file(&file.display().to_string()))?;
+    let _progress = Progress::start(format!("checking {}", input.name), None);
+    let mut config = input.config(file)?;
+    let policy = config.take_policy().map_err(|problems| problems.in_file(&input.name))?;
     EnvoyLimits::load(config.envoy.clone(), &config.settings)?;
     let warnings = policy.warnings().into_lines();
     Ok(Checked { rules: policy.rules().len(), without_effect: config.without_effect, warnings })

@@ -65,11 +65,10 @@ pub fn run(args: &TestArgs) -> Exit {
 
 fn run_file(args: &TestArgs) -> Result<Vec<TestResult>, Problems> {
     let input = input_file::read(&args.file)?;
-    let text = str::from_utf8(&input.bytes).unwrap_or_default();
     let folder = if input.name == "stdin" { None } else { args.file.parent() };
     let folder = folder.unwrap_or(Path::new(""));
     let in_file = |problems: Problems| problems.in_file(&input.name);
-    let scenario = ScenarioFile::parse(text).map_err(in_file)?;
+    let scenario = ScenarioFile::parse(input.text()).map_err(in_file)?;
     let policy = || scenario.policy(folder, args.config.as_deref(), &input.name);
     policy()?; // an invalid configuration is reported once
     let is_selected = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
@@ -116,7 +115,7 @@ struct Scenario {
 }
 
 struct Step {
-    line: usize,
+    line: u32,
     action: Action,
 }
 

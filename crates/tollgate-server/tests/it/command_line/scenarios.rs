@@ -1,6 +1,7 @@
 //! `tollgate rules test`: the example passes, and a failure is shown as a difference.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tollgate_testkit::{Folder, tollgate};
 
@@ -8,7 +9,7 @@ use crate::command_line::{fails, json_of};
 
 const RULES: &str = "rules: [{ id: api, key: user, limit: 2/m }]\n";
 
-fn check(text: &str) -> (Folder, String) {
+fn check(text: &str) -> (Arc<Folder>, String) {
     let folder = Folder::new();
     let path = folder.write("api.test.yaml", format!("{RULES}{text}"));
     (folder, path.to_str().expect("a plain path").to_owned())

@@ -19,7 +19,7 @@ pub struct TestResult {
 
 /// The first step that did not go as expected.
 pub struct StepFailure {
-    pub line: usize,
+    pub line: u32,
     /// Which of several equal requests, from 1.
     pub request: u64,
     pub times: u64,

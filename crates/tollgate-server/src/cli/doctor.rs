@@ -1,0 +1,134 @@
+//! `tollgate doctor`: looks for what keeps a node from working well, and says how to mend it.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use rustix::process::{Resource, getrlimit};
+use tollgate::internal::time::format_duration;
+
+use crate::assemble;
+use crate::cli::Exit;
+use crate::cli::config_file::{self, checks};
+use crate::cli::finding::Findings;
+use crate::config::Config;
+use crate::state::{FolderLock, StateFile};
+
+mod redis_server;
+
+/// Each connection is a file descriptor.
+const MIN_OPEN_FILES: u64 = 65_536;
+/// A running node with a state that is older has trouble, unless it has no traffic.
+const MAX_STATE_AGE: Duration = Duration::from_secs(3_600);
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// The configuration file
+    #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]
+    config: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &DoctorArgs) -> Exit {
+    let mut findings = Findings::default();
+    if let Some(config) = checks::on_disk(&args.config, &mut findings) {
+        let folder = if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir };
+        let holder = FolderLock::holder_of(folder);
+        ports(&config, holder.as_deref(), &mut findings);
+        exposed_listeners(&config, &mut findings);
+        state_age(folder, holder.is_some(), &mut findings);
+        crate::client::block_on(async {
+            checks::servers(&config, &mut findings).await;
+            redis_server::check(&config, &mut findings).await;
+        });
+    }
+    open_files(&mut findings);
+    config_file::conclude(&findings, args.json)
+}
+
+fn listeners(config: &Config) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+    let listen = config.listen;
+    let proxy = listen.proxy.filter(|_| config.proxy.is_some());
+    let all = [
+        ("http", listen.http),
+        ("grpc", listen.grpc),
+        ("resp", listen.resp),
+        ("admin", listen.admin),
+        ("proxy", proxy),
+    ];
+    all.into_iter().filter_map(|(name, address)| Some((name, address?)))
+}
+
+/// Whether each address is free, or in use by the node that holds the state's folder.
+fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
+    for (name, address) in listeners(config) {
+        let what = format!("listen.{name}");
+        match TcpListener::bind(address) {
+            Ok(_) => findings.ok(&what, format!("{address} is free")),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if holder.is_some_and(|holder| holder.contains(&format!("{address} ({name})"))) {
+                    findings.ok(&what, format!("{address} is in use by the running node"));
+                    continue;
+                }
+                let port = address.port();
+                let fix = format!(
+                    "`ss -ltnp 'sport = :{port}'` shows the process; stop it, or set {what} to another address"
+                );
+                findings.error_with_fix(&what, format!("{address} is in use by another process"), &fix);
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let fix = "use a port from 1024 on, or give the service CAP_NET_BIND_SERVICE";
+                findings.error_with_fix(&what, format!("{address} may not be used: {error}"), fix);
+            }
+            Err(error) => {
+                let fix = format!(
+                    "set {what} to an address of this machine (`ip addr`), or to 0.0.0.0 for all of them"
+                );
+                findings.error_with_fix(&what, format!("{address} cannot be used: {error}"), &fix);
+            }
+        }
+    }
+}
+
+fn exposed_listeners(config: &Config, findings: &mut Findings) {
+    let has_check =
+        assemble::tokens(config).is_ok_and(|tokens| tokens.is_some_and(|tokens| tokens.has_check()));
+    for (name, address) in listeners(config).filter(|(name, _)| matches!(*name, "http" | "grpc" | "resp")) {
+        if !address.ip().to_canonical().is_loopback() && !has_check {
+            findings.warning(
+                &format!("listen.{name}"),
+                format!("{address} can be reached from outside and requires no token: any client can use up the limits of others"),
+                "put a line 'check TOKEN' into tokens_file or TOLLGATE_TOKENS, or listen on 127.0.0.1",
+            );
+        }
+    }
+}
+
+fn state_age(folder: &Path, is_running: bool, findings: &mut Findings) {
+    let file = StateFile::in_folder(folder);
+    let Ok(modified) = std::fs::metadata(file.path()).and_then(|found| found.modified()) else {
+        return findings.ok("state", "nothing was saved yet");
+    };
+    let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+    let shown = format_duration(Duration::from_secs(age.as_secs()));
+    if is_running && age > MAX_STATE_AGE {
+        let fix = "see `state` in `tollgate status --json`: the disk may be full, or there was no traffic";
+        return findings.warning("state", format!("last saved {shown} ago, although a node runs"), fix);
+    }
+    findings.ok("state", format!("last saved {shown} ago"));
+}
+
+fn open_files(findings: &mut Findings) {
+    match getrlimit(Resource::Nofile).maximum {
+        Some(most) if most < MIN_OPEN_FILES => {
+            let fix = format!("LimitNOFILE={MIN_OPEN_FILES} in the unit, or `ulimit -n` before the start");
+            findings.warning("open files", format!("at most {most}: each connection takes one"), &fix);
+        }
+        Some(most) => findings.ok("open files", format!("at most {most}")),
+        None => findings.ok("open files", "unlimited"),
+    }
+}

@@ -1,0 +1,75 @@
+//! `tollgate status`: what a running node says about itself, as text and as an exit code.
+
+use clap::Args;
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::cli::{AdminArgs, Exit, out};
+use crate::client::{self, ClientRequest, ServerClient};
+
+#[derive(Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+pub fn run(args: &StatusArgs) -> Exit {
+    let asked = client::block_on(async {
+        let server = ServerClient::with_token(&args.admin.admin)?;
+        let ready = server.fetch_json(ClientRequest::new(Method::GET, "/readyz")).await?;
+        let health = server.fetch_json(ClientRequest::new(Method::GET, "/healthz")).await?;
+        Ok((ready.body, health.body))
+    });
+    let (ready, health) = match asked {
+        Ok(answers) => answers,
+        Err(error) => return out::failed(&error),
+    };
+    let (Some(readiness), Some(condition)) = (ready["status"].as_str(), health["status"].as_str()) else {
+        out::message(format!(
+            "error: {} does not answer like the admin address of a Tollgate",
+            args.admin.admin
+        ));
+        return Exit::Failure;
+    };
+    if args.admin.json {
+        out::pretty(&json!({ "ready": ready, "health": health }));
+    } else {
+        lines(&ready, &health).iter().for_each(|line| out::line(out::escape_control(line)));
+    }
+    if readiness == "ready" && condition == "ok" { Exit::Success } else { Exit::Failure }
+}
+
+fn lines(ready: &Value, health: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let because = |value: &Value| value.as_str().map(|why| format!(": {why}")).unwrap_or_default();
+    let mut lines = vec![
+        format!("ready       {}{}", text(&ready["status"]), because(&ready["reason"])),
+        format!("health      {}{}", text(&health["status"]), because(&health["memory"])),
+        format!("enforce     {}", text(&health["enforce"])),
+    ];
+    if let Some(protection) = health["protection"].as_str() {
+        lines.push(format!("protection  {protection}"));
+    }
+    let database = &health["rules_db"];
+    if database.is_object() {
+        let version =
+            database["version"].as_str().map(|version| format!(", version {version}")).unwrap_or_default();
+        let name = database["name"].as_str().map(|name| format!(" ({name})")).unwrap_or_default();
+        lines.push(format!(
+            "rules       from {}{name}{version}{}",
+            text(&database["source"]),
+            because(&database["trouble"])
+        ));
+    }
+    for server in health["store"].as_array().into_iter().flatten() {
+        let up = if server["up"] == true { "up" } else { "down" };
+        lines.push(format!("store       {} {up}{}", text(&server["server"]), because(&server["trouble"])));
+    }
+    let state = &health["state"];
+    if state.is_object() {
+        let age =
+            state["age_ms"].as_u64().map_or("not saved yet".to_owned(), |age| format!("saved {age} ms ago"));
+        lines.push(format!("state       {age}{}", because(&state["trouble"])));
+    }
+    lines
+}

@@ -1,0 +1,189 @@
+//! `tollgate config`, `doctor` and `status`; variables, and messages about a configuration.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use serde_json::Value;
+use tollgate_testkit::{Folder, Ran, binary, free_port, run, tollgate};
+
+use crate::command_line::{Shell, fails, json_of};
+
+/// Runs a command on a configuration in a folder of its own; ports of other tests stay free.
+fn on_config(command: &[&str], text: &str) -> Ran {
+    let folder = Folder::new();
+    let listen = format!(
+        "listen: {{ http: 127.0.0.1:{}, grpc: off, resp: off, admin: 127.0.0.1:{} }}\n",
+        free_port(),
+        free_port()
+    );
+    folder.write("tollgate.yaml", format!("{listen}{text}"));
+    run(binary().current_dir(folder.root()).args(command))
+}
+
+fn finding<'r>(report: &'r Value, what: &str) -> &'r Value {
+    let findings = report["findings"].as_array().expect("a list");
+    findings.iter().find(|finding| finding["what"] == what).unwrap_or_else(|| panic!("{what}: {report}"))
+}
+
+#[test]
+fn config_check_names_each_thing_that_it_opened() {
+    let ran = on_config(&["config", "check"], "rules: [{ id: a, limit: 5/m }]\n");
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
+    for word in ["tollgate.yaml is valid", "1 rule", "state_dir", "local callers only"] {
+        assert!(ran.stdout.contains(word), "{word}: {ran:?}");
+    }
+    let broken =
+        "tokens_file: none\nreceipt_key_file: missing\nstate_dir: nowhere\njwt: { keys_file: gone.json }
+upstreams: [http://127.0.0.1:1]\nproxy: { tls: { cert: a.pem, key: b.pem } }\n";
+    let ran = on_config(&["config", "check", "--json"], broken);
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    let report = json_of(&ran);
+    for (what, word) in [
+        ("tokens_file", "none cannot be read"),
+        ("receipt_key_file", "missing"),
+        ("state_dir", "there is no folder nowhere"),
+        ("jwt.keys_file", "gone.json"),
+        ("proxy.tls", "a.pem"),
+    ] {
+        let found = finding(&report, what);
+        assert_eq!(found["severity"], "error", "{report}");
+        assert!(found["detail"].as_str().is_some_and(|detail| detail.contains(word)), "{what}: {report}");
+    }
+    let ran = on_config(&["config", "check"], "rules: [{ id: a, limt: 5/m }]\nlog_keys: some\n");
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    assert!(ran.stdout.contains("tollgate.yaml line 2") && ran.stdout.contains("log_keys"), "{ran:?}");
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_unreachable_unless_offline() {
+    let config = format!("counters: redis://127.0.0.1:{}\n", free_port());
+    let ran = on_config(&["config", "check", "--json"], &config);
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    assert_eq!(finding(&json_of(&ran), "counters")["severity"], "unreachable", "{ran:?}");
+    assert_eq!(on_config(&["config", "check", "--offline"], &config).code, Some(0));
+}
+
+#[test]
+fn config_check_creates_nothing() {
+    let folder = Folder::new();
+    folder.write("tollgate.yaml", "rules: []\n");
+    assert_eq!(run(binary().current_dir(folder.root()).args(["config", "check"])).code, Some(0));
+    let left = std::fs::read_dir(folder.root()).expect("the folder").count();
+    assert_eq!(left, 1, "only the configuration");
+}
+
+#[test]
+fn the_schema_is_json() {
+    let ran = tollgate(&["config", "schema"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(json_of(&ran)["properties"]["rules"].is_object(), "{ran:?}");
+}
+
+#[test]
+fn the_doctor_finds_a_busy_port_and_an_exposed_listener() {
+    let busy = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let folder = Folder::new();
+    let admin = busy.local_addr().expect("an address");
+    let listen =
+        format!("listen: {{ http: '0.0.0.0:{}', grpc: off, resp: off, admin: '{admin}' }}\n", free_port());
+    folder.write("tollgate.yaml", listen);
+    let ran = run(binary().current_dir(folder.root()).args(["doctor", "--json"]));
+    assert_eq!(ran.code, Some(3), "{ran:?}");
+    let report = json_of(&ran);
+    let port = finding(&report, "listen.admin");
+    assert!(
+        port["severity"] == "error" && port["fix"].as_str().is_some_and(|fix| fix.contains("ss -ltnp")),
+        "{report}"
+    );
+    let open = report["findings"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .any(|finding| finding["what"] == "listen.http" && finding["severity"] == "warning");
+    assert!(open, "{report}");
+    finding(&report, "open files");
+}
+
+#[test]
+fn the_doctor_recognises_the_ports_of_the_running_node() {
+    let shell = Shell::start();
+    let config = shell.0.folder.path("tollgate.yaml");
+    let ran = tollgate(&["doctor", "-c", config.to_str().expect("a plain path"), "--json"]);
+    let report = json_of(&ran);
+    let state = finding(&report, "state_dir")["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(state.contains("is in use by process"), "{report}");
+}
+
+#[test]
+fn status_says_what_a_node_says_about_itself() {
+    let shell = Shell::start();
+    let printed = shell.done(&["status"]);
+    for line in ["ready       ready", "health      ok", "enforce     on"] {
+        assert!(printed.contains(line), "{line}: {printed}");
+    }
+    let json = json_of(&shell.admin(&["status", "--json"]));
+    assert_eq!((&json["ready"]["status"], &json["health"]["status"]), (&"ready".into(), &"ok".into()));
+    fails(&tollgate(&["status", "--admin", "http://127.0.0.1:1"]), 4, &["is the server running?"]);
+}
+
+#[test]
+fn the_environment_names_the_server() {
+    let shell = Shell::start();
+    let admin = format!("http://{}", shell.0.admin);
+    let ran = run(binary().env("TOLLGATE_ADMIN", &admin).arg("health"));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "ready\n"), "{ran:?}");
+    let http = format!("http://{}", shell.0.http);
+    let ran =
+        run(binary().env("TOLLGATE_HTTP", http).args(["check", "GET", "/plan", "--attribute", "plan=a"]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = run(binary().env("TOLLGATE_ADMIN", &admin).args(["health", "--admin", "http://127.0.0.1:1"]));
+    assert_eq!(ran.code, Some(4), "the option wins: {ran:?}");
+}
+
+#[test]
+fn variables_are_replaced_in_the_file_and_a_missing_one_is_named() {
+    let folder = Folder::new();
+    let file =
+        folder.write("tollgate.yaml", "memory: ${TG_MEMORY}\nrules:\n  - { id: a, limit: '${TG_LIMIT}' }\n");
+    let file = file.to_str().expect("a plain path");
+    let mut command = binary();
+    let ran = run(command.env("TG_MEMORY", "8MiB").env("TG_LIMIT", "5/m").args(["rules", "check", file]));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let ran = run(binary().env("TG_MEMORY", "8MiB").args(["rules", "check", file]));
+    fails(&ran, 3, &["tollgate.yaml:3:", "the variable TG_LIMIT is not set"]);
+    let list = folder.write("list.yaml", "- { id: a, limit: '${TG_LIMIT}' }\n");
+    let ran =
+        run(binary().env("TG_LIMIT", "5/m").args(["rules", "check", list.to_str().expect("a plain path")]));
+    assert_eq!(
+        ran.code,
+        Some(3),
+        "a list of rules, as for a database, does not read the environment: {ran:?}"
+    );
+}
+
+#[test]
+fn likely_mistakes_are_named() {
+    for (text, word) in [
+        (
+            "rules: [{ id: a, limit: 5/m, host: 'https://api.example.com/x' }]",
+            "write only its host, api.example.com",
+        ),
+        ("rules: [{ id: a, limit: 5/m, match: GTE /x }]", "did you mean GET?"),
+        ("rules: [{ id: a, limit: 5/m, key: 'jwt:sub' }]", "jwt:sub of rule a is never present without keys"),
+        ("identity: { user: 'jwt:sub' }", "set jwt: { keys_file: keys.json }"),
+    ] {
+        let ran = on_config(&["rules", "check", "tollgate.yaml"], text);
+        fails(&ran, 3, &[word]);
+    }
+}
+
+#[test]
+fn a_configuration_is_read_from_stdin() {
+    let mut command = binary();
+    command.args(["rules", "check", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    child.stdin.take().expect("a pipe").write_all(b"rules: [{ id: a, limit: 5/m }]").expect("it reads");
+    let done = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "-: valid, 1 rule\n");
+}
