@@ -46,6 +46,9 @@ pub enum AccessLogFormat {
     Csv,
 }
 
+/// Where a field comes from, its name and its value.
+type LogField<'a> = (FieldSource, Cow<'a, str>, Cow<'a, str>);
+
 /// One request of a log.
 #[derive(Default, Debug)]
 pub struct LogRecord<'a> {
@@ -62,7 +65,7 @@ pub struct LogRecord<'a> {
     host: Option<Cow<'a, str>>,
     path: Option<Cow<'a, str>>,
     /// Headers with lower-case names, and attributes.
-    fields: SmallVec<[(FieldSource, Cow<'a, str>, Cow<'a, str>); 4]>,
+    fields: SmallVec<[LogField<'a>; 4]>,
     cost: Option<u64>,
     /// The status of the response.
     pub status: Option<u16>,
