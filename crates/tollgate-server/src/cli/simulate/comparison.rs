@@ -3,7 +3,7 @@
 use tollgate::{Hit, Time};
 
 use super::denied_keys::DeniedKeys;
-use super::replay::{Denial, Simulation};
+use super::replay::{SimulatedDenial, Simulation};
 
 pub struct Comparison {
     pub old: Simulation,
@@ -28,7 +28,7 @@ impl Comparison {
     }
 
     /// Decides a request under the old configuration; `new` is the denial by the new one.
-    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>, new: Option<&Denial>) {
+    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>, new: Option<&SimulatedDenial>) {
         match (self.old.decide(hit, at, status), new) {
             (None, Some(denial)) => {
                 self.newly_denied += 1;

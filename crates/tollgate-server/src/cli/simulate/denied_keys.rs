@@ -25,7 +25,7 @@ impl Default for DeniedKeys {
 
 /// The denied keys of one rule.
 #[derive(Default)]
-pub struct RuleDenials<'k> {
+pub struct DenialsByRule<'k> {
     /// Their number; with an error, at least that many.
     pub clients: u64,
     /// Most denials first.
@@ -59,8 +59,8 @@ impl DeniedKeys {
     }
 
     /// By rule, with the `most` keys that were denied most often.
-    pub fn by_rule(&self, most: usize) -> HashMap<&str, RuleDenials<'_>> {
-        let mut rules: HashMap<&str, RuleDenials<'_>> = HashMap::new();
+    pub fn by_rule(&self, most: usize) -> HashMap<&str, DenialsByRule<'_>> {
+        let mut rules: HashMap<&str, DenialsByRule<'_>> = HashMap::new();
         for (name, count) in &self.counts {
             let Some((rule, key)) = name.split_once(SEPARATOR) else { continue };
             let denials = rules.entry(rule).or_default();

@@ -15,7 +15,7 @@ use super::denied_keys::DeniedKeys;
 use crate::cli::replay_settlement;
 
 /// The rule and the key of a denied request.
-pub struct Denial {
+pub struct SimulatedDenial {
     /// Empty for a ban.
     pub rule: String,
     pub key: String,
@@ -63,14 +63,14 @@ impl Simulation {
     }
 
     /// Decides a request; returns why it is denied.
-    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>) -> Option<Denial> {
+    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>) -> Option<SimulatedDenial> {
         self.requests += 1;
         let policy = &self.policy;
         if !self.unseen.is_empty() {
             self.unseen.retain(|attribute| policy.value(hit, attribute).is_none());
         }
         let mut verdict = self.engine.check(hit, at);
-        if verdict.limits().iter().any(|limit| !limit.allowed) {
+        if verdict.limits().iter().any(|limit| !limit.is_allowed()) {
             self.count_denying_rules(&verdict, hit);
         }
         if verdict.allowed {
@@ -80,18 +80,19 @@ impl Simulation {
         self.denied += 1;
         self.banned += u64::from(verdict.reason == Reason::Ban);
         Some(match (&verdict.ban, verdict.reported()) {
-            (Some(ban), _) => Denial { rule: String::new(), key: ban.0.to_string() },
-            (None, Some(limit)) => {
-                Denial { rule: limit.rule.id.to_string(), key: key_text(&self.policy, hit, &limit.rule) }
-            }
-            (None, None) => Denial { rule: String::new(), key: String::new() },
+            (Some(ban), _) => SimulatedDenial { rule: String::new(), key: ban.0.to_string() },
+            (None, Some(limit)) => SimulatedDenial {
+                rule: limit.rule.id.to_string(),
+                key: key_text(&self.policy, hit, &limit.rule),
+            },
+            (None, None) => SimulatedDenial { rule: String::new(), key: String::new() },
         })
     }
 
     /// Counts a denial for each rule that denies, once.
     fn count_denying_rules(&mut self, verdict: &EngineVerdict, hit: &Hit<'_>) {
         let mut last = None;
-        for limit in verdict.limits().iter().filter(|limit| !limit.allowed) {
+        for limit in verdict.limits().iter().filter(|limit| !limit.is_allowed()) {
             let rule: &Rule = &limit.rule;
             if last == Some(&rule.id) {
                 continue;

@@ -8,7 +8,7 @@ use tollgate::internal::time::calendar;
 
 use super::algorithms::Variant;
 use super::comparison::Comparison;
-use super::denied_keys::{DeniedKeys, RuleDenials};
+use super::denied_keys::{DenialsByRule, DeniedKeys};
 use super::replay::Simulation;
 use crate::cli::access_log::AccessLogSummary;
 use crate::cli::out;
@@ -31,7 +31,7 @@ struct RuleResult<'s> {
     mode: RuleMode,
     allowed: u64,
     denied: u64,
-    denials: RuleDenials<'s>,
+    denials: DenialsByRule<'s>,
 }
 
 impl Report<'_> {
@@ -44,7 +44,7 @@ impl Report<'_> {
                 mode: rule.mode,
                 allowed: counts.allowed,
                 denied: counts.denied + counts.shadow_denied,
-                denials: RuleDenials::default(),
+                denials: DenialsByRule::default(),
             }
         };
         let mut rules: Vec<_> = self.simulation.policy.listed().into_iter().map(|rule| one(rule)).collect();
@@ -178,7 +178,7 @@ impl Report<'_> {
     }
 }
 
-fn worst(denials: &RuleDenials<'_>) -> Vec<Value> {
+fn worst(denials: &DenialsByRule<'_>) -> Vec<Value> {
     denials.worst.iter().map(|(key, denied)| json!({ "key": key, "denied": denied })).collect()
 }
 
@@ -190,7 +190,7 @@ fn print_table(head: &'static [&'static str], rows: &[Vec<String>]) {
     TextTable::new(head).lines(rows).iter().for_each(out::line);
 }
 
-fn print_keys(denials: &RuleDenials<'_>) {
+fn print_keys(denials: &DenialsByRule<'_>) {
     let row = |(key, count): &(&str, u64)| {
         let key = if key.is_empty() { "all clients together" } else { key };
         vec![key.to_owned(), count.to_string()]
