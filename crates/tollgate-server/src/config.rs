@@ -40,7 +40,7 @@ pub use proxy::{
 pub use queue::{QueueConfig, QueueLocation};
 pub use rules_db::{AuditConfig, OnRulesError, RulesDbConfig};
 pub use store::{KeyVisibility, StoreConfig, StoreKeys};
-pub use tls::{ConnectionStarts, ListenerTlsFiles};
+pub use tls::{ConnectionStarts, LISTENERS, ListenerTlsFiles};
 
 /// A larger file is rejected without being read.
 const MAX_FILE_BYTES: u64 = 256 << 20;

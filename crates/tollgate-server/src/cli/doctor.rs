@@ -1,7 +1,7 @@
 //! `tollgate doctor`: looks for what keeps a node from working well, and says how to mend it.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ use crate::assemble;
 use crate::cli::Exit;
 use crate::cli::config_file::{self, checks};
 use crate::cli::finding::Findings;
-use crate::config::Config;
+use crate::config::{Config, LISTENERS, ListenAddress};
 use crate::state::{FolderLock, StateFile};
 
 mod redis_server;
@@ -50,23 +50,17 @@ pub fn run(args: &DoctorArgs) -> Exit {
     config_file::conclude(&findings, args.json)
 }
 
-fn listeners(config: &Config) -> impl Iterator<Item = (&'static str, SocketAddr)> {
-    let listen = config.listen;
-    let proxy = listen.proxy.filter(|_| config.proxy.is_some());
-    let all = [
-        ("http", listen.http),
-        ("grpc", listen.grpc),
-        ("resp", listen.resp),
-        ("admin", listen.admin),
-        ("proxy", proxy),
-    ];
-    all.into_iter().filter_map(|(name, address)| Some((name, address?)))
+fn listeners(config: &Config) -> impl Iterator<Item = (&'static str, &ListenAddress)> {
+    let is_used = |name: &&str| *name != "proxy" || config.proxy.is_some();
+    LISTENERS.into_iter().filter(is_used).filter_map(|name| Some((name, config.listen.address(name)?)))
 }
 
 /// Whether each address is free, or in use by the node that holds the state's folder.
 fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
     for (name, address) in listeners(config) {
         let what = format!("listen.{name}");
+        // A Unix socket whose owner is gone is replaced at the start.
+        let ListenAddress::Tcp(address) = address else { continue };
         match TcpListener::bind(address) {
             Ok(_) => findings.ok(&what, format!("{address} is free")),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -98,7 +92,7 @@ fn exposed_listeners(config: &Config, findings: &mut Findings) {
     let has_check =
         assemble::tokens(config).is_ok_and(|tokens| tokens.is_some_and(|tokens| tokens.has_check()));
     for (name, address) in listeners(config).filter(|(name, _)| matches!(*name, "http" | "grpc" | "resp")) {
-        if !address.ip().to_canonical().is_loopback() && !has_check {
+        if !address.is_local() && !has_check {
             findings.warning(
                 &format!("listen.{name}"),
                 format!("{address} can be reached from outside and requires no token: any client can use up the limits of others"),

@@ -12,10 +12,11 @@ use tollgate::internal::document::{Problem, Problems};
 use crate::assemble;
 use crate::cli::finding::Findings;
 use crate::cli::{input_file, out};
-use crate::config::{Config, QueueLocation, RulesDbConfig};
+use crate::config::{Config, LISTENERS, QueueLocation, RulesDbConfig};
 use crate::rules_follower::{NodeCapabilities, RulesFollower};
 use crate::state::{self, FolderLock, StateFile};
-use crate::transport::proxy::{Certificate, upstream_tls_client};
+use crate::tls::ListenerTls;
+use crate::transport::proxy::upstream_tls_client;
 
 /// How long a store or a database may take to answer.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -136,27 +137,24 @@ fn sqlite(setting: &str, file: &Path) -> Result<String, Problems> {
 }
 
 fn certificates(config: &Config, findings: &mut Findings) {
-    let Some(proxy) = &config.proxy else { return };
     let problem = |setting: &str, error: anyhow::Error| {
         Problems::from(Problem::new(None, setting, format!("{error:#}")))
     };
-    if let Some(files) = proxy.tls.clone() {
-        let name = files.cert.display().to_string();
-        let key = files.key.clone();
-        let loaded = Certificate::load(files).and_then(|certificate| certificate.server_config());
-        let loaded =
-            loaded.map(|_| format!("{name} and its key match")).map_err(|error| problem("proxy.tls", error));
-        findings.check("proxy.tls", loaded);
+    for listener in LISTENERS {
+        let Some(files) = config.starts.tls(listener) else { continue };
+        let setting = format!("tls.{listener}");
+        let cert = files.cert.display();
+        let loaded = ListenerTls::load(listener, files.clone(), &[]);
+        let loaded = loaded.map(|_| format!("{cert} and its key match"));
+        findings.check(&setting, loaded.map_err(|error| problem(&setting, error)));
         let is_open = |mode: u32| mode & 0o004 != 0;
-        if fs::metadata(&key).is_ok_and(|found| is_open(found.permissions().mode())) {
-            let fix = format!("chmod 600 '{}'", key.display());
-            findings.warning(
-                "proxy.tls",
-                format!("every user of this machine can read {}", key.display()),
-                &fix,
-            );
+        if fs::metadata(&files.key).is_ok_and(|found| is_open(found.permissions().mode())) {
+            let key = files.key.display();
+            let message = format!("every user of this machine can read {key}");
+            findings.warning(&setting, message, &format!("chmod 600 '{key}'"));
         }
     }
+    let Some(proxy) = &config.proxy else { return };
     let client = upstream_tls_client(&proxy.upstream_tls);
     if let Some(ca) = &proxy.upstream_tls.ca {
         let client = client.map(|_| format!("{} can be read", ca.display()));

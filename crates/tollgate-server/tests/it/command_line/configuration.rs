@@ -44,7 +44,7 @@ upstreams: [http://127.0.0.1:1]\nproxy: { tls: { cert: a.pem, key: b.pem } }\n";
         ("receipt_key_file", "missing"),
         ("state_dir", "there is no folder nowhere"),
         ("jwt.keys_file", "gone.json"),
-        ("proxy.tls", "a.pem"),
+        ("tls.proxy", "a.pem"),
     ] {
         let found = finding(&report, what);
         assert_eq!(found["severity"], "error", "{report}");
