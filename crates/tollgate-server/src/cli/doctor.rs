@@ -59,7 +59,7 @@ fn listeners(config: &Config) -> impl Iterator<Item = (&'static str, &ListenAddr
 fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
     for (name, address) in listeners(config) {
         let what = format!("listen.{name}");
-        // A Unix socket whose owner is gone is replaced at the start.
+        // A stale Unix socket is replaced at the start.
         let ListenAddress::Tcp(address) = address else { continue };
         match TcpListener::bind(address) {
             Ok(_) => findings.ok(&what, format!("{address} is free")),

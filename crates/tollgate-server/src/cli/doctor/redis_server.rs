@@ -1,4 +1,4 @@
-//! Settings of a Redis server that limits depend on: permissions, eviction, and its clock.
+//! Settings of a Redis server that limits depend on: eviction, and its clock. That it can be used is checked before.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -20,21 +20,8 @@ pub async fn check(config: &Config, findings: &mut Findings) {
         return findings.ok("clock", "this store has no clock that a node could read: keep NTP on all nodes");
     };
     let Ok(client) = RedisClient::open(address.clone(), DEADLINE) else { return };
-    permissions(&client, findings).await;
     eviction(&client, findings).await;
     skew(&client, findings).await;
-}
-
-async fn permissions(client: &RedisClient, findings: &mut Findings) {
-    match client.command(PROBE_KEY, &["EVAL", "return redis.call('EXISTS', KEYS[1])", "1", PROBE_KEY]).await {
-        Ok(RedisReply::Error(why)) if why.starts_with("NOPERM") => {
-            let fix = "ACL SETUSER <user> ~tg1:* +@read +@write +@scripting +time";
-            findings.error_with_fix("redis permissions", why, fix);
-        }
-        Ok(RedisReply::Error(why)) => findings.error("redis permissions", why),
-        Ok(_) => findings.ok("redis permissions", "scripts may be run on the counters"),
-        Err(_) => {} // reported as unreachable
-    }
 }
 
 async fn eviction(client: &RedisClient, findings: &mut Findings) {

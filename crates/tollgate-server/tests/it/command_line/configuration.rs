@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::process::Stdio;
 
 use serde_json::Value;
+use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::{Folder, Ran, binary, free_port, run, tollgate};
 
 use crate::command_line::{Shell, fails, json_of};
@@ -186,4 +187,33 @@ fn a_configuration_is_read_from_stdin() {
     child.stdin.take().expect("a pipe").write_all(b"rules: [{ id: a, limit: 5/m }]").expect("it reads");
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(String::from_utf8_lossy(&done.stdout), "-: valid, 1 rule\n");
+}
+
+#[test]
+fn doctor_examines_a_redis_server() {
+    let Some(redis) = Redis::start(Make::Redis, "tollgate doctor with a Redis") else { return };
+    let doctor = |user: &str| {
+        let url = redis.url().replace("redis://", &format!("redis://{user}:password@"));
+        let ran = on_config(&["doctor", "--json"], &format!("counters: {url}\n"));
+        (ran.code, json_of(&ran))
+    };
+    // The permissions that docs/stores.md lists are enough.
+    let listed = "+ping +select +role +time +script|load +evalsha +asking +cluster|slots \
+                  +get +set +del +strlen +getrange +setrange +append +pexpire";
+    for (user, rights) in [("listed", listed), ("poor", "+ping +get")] {
+        let words = ["ACL", "SETUSER", user, "on", ">password", "~tg1:*"].into_iter();
+        let words: Vec<&str> = words.chain(rights.split_whitespace()).collect();
+        assert_eq!(redis.command(&words), "+OK\r\n");
+    }
+    let (code, report) = doctor("listed");
+    assert_eq!((code, &finding(&report, "counters")["severity"]), (Some(0), &Value::from("ok")), "{report}");
+    assert_eq!(finding(&report, "clock")["severity"], "ok", "{report}");
+    let (code, report) = doctor("poor");
+    let refused = finding(&report, "counters");
+    assert_eq!((code, &refused["severity"]), (Some(4), &Value::from("unreachable")), "{report}");
+    assert!(refused["fix"].as_str().is_some_and(|fix| fix.contains("docs/stores.md")), "{report}");
+    redis.command(&["ACL", "SETUSER", "listed", "+config|get"]);
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let (_, report) = doctor("listed");
+    assert_eq!(finding(&report, "redis eviction")["severity"], "warning", "{report}");
 }
