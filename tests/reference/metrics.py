@@ -7,10 +7,10 @@ from markdown import generated, table
 
 INTRODUCTION = """Every metric with the help text that `/metrics` has. Which to watch, and what they mean in operation:
 [operations](../operations.md#metrics). Values of `rule`, `server`, `upstream` and `version` come from the configuration,
-never from clients.
+never from clients; `status` has one of about fifty values.
 """
 # Their values depend on the configuration.
-OPEN_LABELS = {"rule", "server", "upstream", "version", "le"}
+OPEN_LABELS = {"rule", "server", "status", "upstream", "version", "le"}
 SUFFIXES = {"counter": "_total", "info": "_info"}
 
 

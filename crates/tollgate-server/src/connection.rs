@@ -27,6 +27,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 mod acceptor;
 mod listener;
+mod open_connections;
 mod per_address;
 mod proxy_header;
 mod socket;
@@ -36,6 +37,7 @@ mod worker;
 
 pub use acceptor::{AcceptedConnection, Acceptor, ConnectionPermits};
 pub use listener::{ConnectionOpener, Listener, TrustedSenders};
+pub use open_connections::{ConnectionGauge, OpenConnections};
 pub use per_address::AddressLimiter;
 use per_address::AddressSlot;
 pub use socket::{ClientSocket, ListenSocket};
@@ -82,8 +84,8 @@ pub async fn serve<H, F, B>(
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
-    let Listener { socket, opener } = listener;
-    let mut acceptor = Acceptor::new(socket, per_address, shutdown.clone());
+    let Listener { socket, opener, gauge } = listener;
+    let mut acceptor = Acceptor::new(socket, gauge, per_address, shutdown.clone());
     let mut connections = JoinSet::new();
     while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
         let handler = Arc::clone(&handler);

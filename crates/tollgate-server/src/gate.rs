@@ -21,10 +21,12 @@ use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
 use tollgate::{Clock, Hit, Time};
 
 use crate::config_history::ConfigHistory;
+use crate::connection::OpenConnections;
 use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::jwt::KeySet;
 use crate::log::LogSettings;
+use crate::metrics::RequestCounts;
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
@@ -55,6 +57,8 @@ pub struct Gate {
     /// How the state is saved, if it is saved while the server runs.
     pub saving: OnceLock<Arc<Saving>>,
     pub decision_log_counts: Arc<DecisionLogCounts>,
+    pub requests: RequestCounts,
+    pub connections: OpenConnections,
     /// Certificates of the listeners that have one.
     pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
     /// Whether all listeners accept connections.
@@ -113,6 +117,8 @@ impl Gate {
             rules_follower: OnceLock::new(),
             saving: OnceLock::new(),
             decision_log_counts: Arc::default(),
+            requests: RequestCounts::default(),
+            connections: OpenConnections::default(),
             tls: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
         }

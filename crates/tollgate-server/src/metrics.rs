@@ -15,6 +15,7 @@ use tollgate::internal::Enforce;
 use tollgate::internal::rule::RuleInForce;
 use tollgate::internal::rule_stats::RuleCounts;
 
+use crate::connection::OpenConnections;
 use crate::gate::{Gate, Reloads};
 use crate::transport::proxy::Proxy;
 
@@ -22,11 +23,13 @@ mod central;
 mod histogram;
 mod process;
 mod proxy;
+mod requests;
 mod rules_db;
 mod state;
 mod writer;
 
 pub use histogram::LatencyHistogram;
+pub use requests::{RequestCounts, RequestStatus, RespStatus, Transport};
 use writer::MetricsWriter;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -62,6 +65,8 @@ impl Collector for MetricsPage {
             &[("version", env!("CARGO_PKG_VERSION"))],
         )?;
         page.process()?;
+        page.requests(&gate.requests)?;
+        page.connections(&gate.connections)?;
         page.decisions(gate)?;
         page.bans_and_rules(gate, now)?;
         page.memory_store(gate, now)?;
@@ -80,6 +85,14 @@ impl Collector for MetricsPage {
 }
 
 impl MetricsWriter<'_> {
+    fn connections(&mut self, connections: &OpenConnections) -> fmt::Result {
+        let mut open = self.gauges("tollgate_connections", "Open connections of clients, by listener.")?;
+        for (listener, count) in connections.by_listener() {
+            open.sample(&[("listener", listener)], count)?;
+        }
+        Ok(())
+    }
+
     fn decisions(&mut self, gate: &Gate) -> fmt::Result {
         let engine = &gate.engine;
         let mut decisions = self.counters("tollgate_decisions_total", "Verdicts, by reason.")?;

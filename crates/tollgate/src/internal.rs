@@ -17,7 +17,7 @@ macro_rules! expose {
 
 expose! {
     algorithm ban changes denial document enforce engine event fingerprint headers hit hold identity limit limiter policy
-    request rule rule_stats settlement store time track verdict
+    request rule rule_stats settlement store stripes time track verdict
 }
 
 #[cfg(feature = "http")]

@@ -16,7 +16,7 @@ pub(crate) fn current() -> usize {
 }
 
 /// One `T` per stripe. Atomic, because threads may share a stripe.
-pub(crate) struct Striped<T>(Box<[Stripe<T>; STRIPES]>);
+pub struct Striped<T>(Box<[Stripe<T>; STRIPES]>);
 
 /// Two cache lines: processors prefetch them in pairs.
 #[repr(align(128))]
@@ -32,7 +32,7 @@ impl<T: Default> Default for Striped<T> {
 impl<T> Striped<T> {
     /// The copy of the calling thread.
     #[inline]
-    pub(crate) fn current(&self) -> &T {
+    pub fn current(&self) -> &T {
         self.get(current())
     }
 
@@ -41,7 +41,7 @@ impl<T> Striped<T> {
         &self.0[stripe % STRIPES].0
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|stripe| &stripe.0)
     }
 }

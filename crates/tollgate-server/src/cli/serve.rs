@@ -411,7 +411,8 @@ impl<'c> Listeners<'c> {
         let gate = Arc::clone(self.gate);
         let is_trusted: TrustedSenders = Box::new(move |ip| gate.live.load().trusted.contains(ip));
         let trusted_senders = Some(is_trusted).filter(|_| self.config.starts.has_proxy_protocol(name));
-        Ok(Listener { socket, opener: Arc::new(ConnectionOpener::new(name, tls, trusted_senders)) })
+        let opener = Arc::new(ConnectionOpener::new(name, tls, trusted_senders));
+        Ok(Listener { socket, opener, gauge: self.gate.connections.gauge(name) })
     }
 
     /// The limiter of a listener's connections per client address.

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use crate::connection::socket::{ClientSocket, ListenSocket, PlainSocket};
-use crate::connection::{Shutdown, proxy_header, shutdown_requested};
+use crate::connection::{ConnectionGauge, Shutdown, proxy_header, shutdown_requested};
 use crate::log_rate::LogLimiter;
 use crate::tls::ListenerTls;
 
@@ -22,13 +22,14 @@ pub const MAX_HANDSHAKES: usize = 4_096;
 pub struct Listener {
     pub socket: ListenSocket,
     pub opener: Arc<ConnectionOpener>,
+    pub gauge: ConnectionGauge,
 }
 
 impl From<TcpListener> for Listener {
     /// Without TLS and PROXY headers.
     fn from(listener: TcpListener) -> Listener {
         let opener = Arc::new(ConnectionOpener::new("", None, None));
-        Listener { socket: ListenSocket::Tcp(listener), opener }
+        Listener { socket: ListenSocket::Tcp(listener), opener, gauge: ConnectionGauge::default() }
     }
 }
 

@@ -65,10 +65,10 @@ pub async fn serve_on_workers<S: WorkerService>(
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
 ) -> anyhow::Result<()> {
-    let Listener { socket, opener } = listener;
+    let Listener { socket, opener, gauge } = listener;
     let start = |number| Worker::start(Arc::clone(&service), Arc::clone(&opener), number, shutdown.clone());
     let workers: Vec<_> = (0..workers).map(start).collect::<anyhow::Result<_>>()?;
-    let mut acceptor = Acceptor::new(socket, per_address, shutdown);
+    let mut acceptor = Acceptor::new(socket, gauge, per_address, shutdown);
     while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
         let stream = match stream.detach() {
             Ok(stream) => stream,

@@ -1,9 +1,10 @@
 //! Latencies in buckets, counted without contention: each thread adds to one of several stripes, and the page sums them.
 
 use std::array;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use tollgate::internal::stripes::Striped;
 
 /// Upper bounds of the buckets in seconds; the last bucket has none.
 const BOUNDS: [f64; 22] = [
@@ -11,16 +12,14 @@ const BOUNDS: [f64; 22] = [
     0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 const BUCKETS: usize = BOUNDS.len() + 1;
-const STRIPES: usize = 16;
 
 /// Counts and sums of latencies. Each value is read by itself: a page may show the count of a latency whose share of the
 /// sum is still missing.
+#[derive(Default)]
 pub struct LatencyHistogram {
-    stripes: [LatencyStripe; STRIPES],
+    stripes: Striped<LatencyStripe>,
 }
 
-/// Aligned to two cache lines, which the prefetcher may load together.
-#[repr(align(128))]
 #[derive(Default)]
 struct LatencyStripe {
     counts: [AtomicU64; BUCKETS],
@@ -35,17 +34,11 @@ pub(super) struct HistogramSnapshot {
     pub(super) buckets: [(f64, u64); BUCKETS],
 }
 
-impl Default for LatencyHistogram {
-    fn default() -> LatencyHistogram {
-        LatencyHistogram { stripes: array::from_fn(|_| LatencyStripe::default()) }
-    }
-}
-
 impl LatencyHistogram {
     pub fn record(&self, latency: Duration) {
         let seconds = latency.as_secs_f64();
         let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
-        let stripe = &self.stripes[stripe_of_thread()];
+        let stripe = self.stripes.current();
         // Relaxed: nothing else is inferred from these values.
         stripe.counts[bucket].fetch_add(1, Ordering::Relaxed);
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
@@ -67,22 +60,18 @@ impl LatencyHistogram {
     }
 }
 
-/// Threads take stripes in turn, once.
-fn stripe_of_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static STRIPE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES));
-    STRIPE.get()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// More than there are stripes.
+    const THREADS: usize = 40;
 
     #[test]
     fn latencies_of_all_threads_are_counted_in_their_buckets() {
         let latencies = LatencyHistogram::default();
         std::thread::scope(|scope| {
-            for _ in 0..STRIPES + 1 {
+            for _ in 0..THREADS {
                 scope.spawn(|| {
                     for micros in [1, 2, 500, 501, 20_000_000] {
                         latencies.record(Duration::from_micros(micros));
@@ -90,7 +79,7 @@ mod tests {
                 });
             }
         });
-        let threads = STRIPES as u64 + 1;
+        let threads = THREADS as u64;
         let snapshot = latencies.snapshot();
         assert_eq!(snapshot.count, 5 * threads);
         assert_eq!(snapshot.buckets[0], (0.000_001, threads), "a bound belongs to its bucket");

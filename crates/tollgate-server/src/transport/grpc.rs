@@ -26,6 +26,7 @@ use crate::connection::{
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
+use crate::metrics::{RequestStatus, Transport};
 use crate::tokens::{Role, Tokens};
 
 mod authorization;
@@ -40,7 +41,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
-use status::{CallError, Code};
+use status::{CallError, Code, OK};
 use stream::{Incoming, Outgoing};
 
 /// The services, as the health service and reflection know them.
@@ -232,15 +233,24 @@ async fn handle(
         let mut response = Response::new(());
         *response.status_mut() = status;
         respond.send_response(response, true).ok();
-        return;
+        return calls.gate.requests.add(Transport::Grpc, RequestStatus::Http(status), 1);
     }
     let mut response = Outgoing::new(respond);
     let (head, body) = request.into_parts();
+    let transport = match split(head.uri.path()) {
+        Some((authorization::SERVICE, _)) => Transport::ExtAuthz,
+        _ => Transport::Grpc,
+    };
     let called = match calls.authorize(head.uri.path(), &head.headers, peer) {
         Ok(()) => calls.call(head.uri.path(), Incoming::new(body), &mut response, shutdown).await,
         Err(refused) => Err(refused),
     };
-    response.end(called).ok();
+    let status = match &called {
+        Ok(status) => *status,
+        Err(error) => RequestStatus::Grpc(error.code as u8),
+    };
+    calls.gate.requests.add(transport, status, 1);
+    response.end(called.map(drop)).ok();
 }
 
 /// The status of a request that is not a call.
@@ -280,16 +290,16 @@ impl Calls {
         incoming: Incoming,
         response: &mut Outgoing,
         shutdown: Shutdown,
-    ) -> Result<(), CallError> {
+    ) -> Result<RequestStatus, CallError> {
         let unknown = || CallError::new(Code::Unimplemented, format!("there is no method {path}"));
         let (service, method) = split(path).ok_or_else(unknown)?;
         let single = |incoming: Incoming| incoming.single(BODY_TIMEOUT);
         match (service, method) {
             (rate_limit::SERVICE, "ShouldRateLimit") => {
-                rate_limit::should_rate_limit(&self.gate, &single(incoming).await?, response).await
+                return rate_limit::should_rate_limit(&self.gate, &single(incoming).await?, response).await;
             }
             (authorization::SERVICE, "Check") => {
-                authorization::check(&self.gate, &single(incoming).await?, response).await
+                return authorization::check(&self.gate, &single(incoming).await?, response).await;
             }
             (health::SERVICE, "Check") => health::check(&single(incoming).await?, &shutdown, response),
             (health::SERVICE, "Watch") => health::watch(&single(incoming).await?, shutdown, response).await,
@@ -297,7 +307,8 @@ impl Calls {
                 reflection::answer_all(incoming, response, shutdown).await
             }
             _ => Err(unknown()),
-        }
+        }?;
+        Ok(RequestStatus::Grpc(OK))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::config::ListenAddress;
 use crate::connection::{FullResponse, read_body};
 use crate::gate::{Gate, GateSnapshot};
 use crate::log_rate::LogLimiter;
+use crate::metrics::{RequestStatus, Transport};
 use crate::receipt;
 use crate::response::{self, ProblemDetails};
 use crate::tokens::{Role, Tokens};
@@ -101,11 +102,18 @@ pub async fn handle(
     peer: SocketAddr,
 ) -> FullResponse {
     // Host, Origin and Authorization of this one are those of a gateway's client.
-    if request.uri().path() == forward_auth::PATH {
-        return forward_auth::decide(&gate, &access, request, peer.ip()).await;
-    }
+    let is_forward_auth = request.uri().path() == forward_auth::PATH;
+    let (transport, answer) = match is_forward_auth {
+        true => (Transport::ForwardAuth, forward_auth::decide(&gate, &access, request, peer.ip()).await),
+        false => (Transport::Http, answer(&gate, &access, request).await),
+    };
+    gate.requests.add(transport, RequestStatus::Http(answer.status()), 1);
+    answer
+}
+
+async fn answer(gate: &Gate, access: &CallerAccess, request: Request<Incoming>) -> FullResponse {
     let result = match access.authorize(&request) {
-        Ok(()) => route(&gate, request).await,
+        Ok(()) => route(gate, request).await,
         Err(problem) => Err(problem),
     };
     result.unwrap_or_else(|problem| {

@@ -175,6 +175,7 @@ async fn run_commands(
         batch.run(session).await;
         if let Err(error) = &parsed {
             session.replies.error(format_args!("ERR {error}"));
+            session.count(1);
             session.is_closing = true;
         }
         if session.is_closing || parsed == Ok(None) {

@@ -9,6 +9,7 @@ mod client;
 mod envoy_config;
 mod messages;
 mod python;
+mod request_counts;
 
 use client::{GrpcClient, OK, OVER_LIMIT, descriptor, request};
 use messages::{

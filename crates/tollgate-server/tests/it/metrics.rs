@@ -1,9 +1,10 @@
 //! Metrics of a running node, and the alert rules that use them.
 
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollgate_testkit::{Folder, Server, eventually};
+use tollgate_testkit::{Client, Folder, Server, eventually};
 
 const RULES: &str = "rules: [{ id: a, key: user, limit: 5/y }]\n";
 
@@ -51,6 +52,63 @@ fn the_process_is_described() {
     let cpu = value(&before, "process_cpu_seconds_total");
     assert!(cpu > 0.0);
     assert!(value(&page(&server), "process_cpu_seconds_total") > cpu);
+}
+
+#[test]
+fn requests_are_counted_by_transport_and_status() {
+    let server = Server::start(
+        "upstreams: ['http://127.0.0.1:1']\ntrusted_proxies: [127.0.0.1]\n\
+         rules: [{ id: a, key: user, limit: 1/y }, { id: b, match: /b, key: ip, limit: 1/y }]\n",
+    );
+    for expected in [200, 429, 429] {
+        assert_eq!(server.check(&serde_json::json!({ "user": "ann" })).status, expected);
+    }
+    assert_eq!(server.request("GET", "/v1/none", "").status, 404);
+    let gateway = [
+        ("x-forwarded-method", "GET"),
+        ("x-forwarded-uri", "/b"),
+        ("x-forwarded-for", "203.0.113.1"),
+        ("x-forwarded-host", "a"),
+    ];
+    for expected in [200, 429] {
+        let answer = Client::to(server.http).request("GET", "/v1/forward-auth", &gateway, b"");
+        assert_eq!(answer.status, expected);
+    }
+    let mut redis = std::net::TcpStream::connect(server.resp).expect("the listener accepts");
+    let throttle = "CL.THROTTLE k 0 1 86400\r\n".repeat(3);
+    redis
+        .write_all(format!("PING\r\n{throttle}NOTHING\r\nTOLLGATE.CHECK user ann\r\n*x\r\n").as_bytes())
+        .ok();
+    redis.read_to_end(&mut Vec::new()).expect("a broken frame ends the connection");
+    let through = || Client::to(server.proxy).request("GET", "/b", &[("host", "a")], b"").status;
+    assert_eq!([through(), through()], [502, 429]);
+
+    let page = page(&server);
+    let mut counted: Vec<_> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("tollgate_requests_total{transport="))
+        .filter(|line| !line.ends_with(" 0"))
+        .collect();
+    counted.sort_unstable();
+    assert_eq!(
+        counted,
+        [
+            "\"forward_auth\",status=\"200\"} 1",
+            "\"forward_auth\",status=\"429\"} 1",
+            "\"http\",status=\"200\"} 1",
+            "\"http\",status=\"404\"} 1",
+            "\"http\",status=\"429\"} 2",
+            "\"proxy\",status=\"429\"} 1",
+            "\"proxy\",status=\"502\"} 1",
+            "\"resp\",status=\"error\"} 2",
+            "\"resp\",status=\"limited\"} 3",
+            "\"resp\",status=\"ok\"} 2",
+        ]
+    );
+    for listener in ["http", "grpc", "resp", "proxy", "admin"] {
+        let line = format!("tollgate_connections{{listener=\"{listener}\"}} ");
+        assert!(page.contains(&line), "no {line} in\n{page}");
+    }
 }
 
 fn alerts() -> PathBuf {

@@ -17,12 +17,13 @@ use super::status::{CallError, Code};
 use super::stream::Outgoing;
 use crate::error_response::{self, ErrorFormat};
 use crate::gate::{Gate, GateSnapshot};
+use crate::metrics::RequestStatus;
 use crate::request_head;
 use crate::response::ProblemDetails;
 
 pub const SERVICE: &str = "envoy.service.auth.v3.Authorization";
 
-pub async fn check(gate: &Gate, message: &[u8], response: &mut Outgoing) -> Result<(), CallError> {
+pub async fn check(gate: &Gate, message: &[u8], response: &mut Outgoing) -> Result<RequestStatus, CallError> {
     let described = DescribedRequest::read(message)?;
     let peer = described.peer()?;
     let snapshot = gate.snapshot();
@@ -36,7 +37,7 @@ pub async fn check(gate: &Gate, message: &[u8], response: &mut Outgoing) -> Resu
         Err(never) => match never {},
     };
     response.send(|message| write_answer(message, &head, &body)).ok();
-    Ok(())
+    Ok(RequestStatus::Http(head.status))
 }
 
 /// The parts of an `AttributeContext` that rules can see.

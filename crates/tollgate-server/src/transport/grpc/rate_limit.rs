@@ -3,13 +3,14 @@
 use smallvec::SmallVec;
 
 use super::protobuf::{DecodeError, Fields, WriteFields};
-use super::status::CallError;
+use super::status::{self, CallError};
 use super::stream::Outgoing;
 use crate::envoy::{
     self, Descriptor, DescriptorStatus, Entry, LimitOverride, LimitUnit, RateLimitAnswer, RateLimitRequest,
     RequestError,
 };
 use crate::gate::Gate;
+use crate::metrics::RequestStatus;
 
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
@@ -17,11 +18,11 @@ pub async fn should_rate_limit(
     gate: &Gate,
     message: &[u8],
     response: &mut Outgoing,
-) -> Result<(), CallError> {
+) -> Result<RequestStatus, CallError> {
     let request = read_request(message)?;
     let answer = envoy::decide(gate, &request).await?;
     response.send(|message| write_answer(message, &request, &answer)).ok();
-    Ok(())
+    Ok(if answer.is_over_limit() { RequestStatus::OverLimit } else { RequestStatus::Grpc(status::OK) })
 }
 
 impl From<RequestError> for CallError {

@@ -13,6 +13,9 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// Percent-encoded in `grpc-message`, beside everything that is not ASCII.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
+/// The code of a call that succeeded.
+pub const OK: u8 = 0;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Code {
     InvalidArgument = 3,

@@ -16,14 +16,16 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tollgate::Time;
 use tollgate::internal::EngineVerdict;
-use tollgate::internal::headers::headers;
+use tollgate::internal::headers::{HeaderStyle, headers};
 use tollgate::internal::http::merge_headers;
 use tollgate::internal::settlement::{RefundOnDrop, UnsettledCharges};
 use tollgate::internal::verdict::whole_seconds;
 
 use crate::config::{HostHeader, ProxyConfig};
+use crate::connection::FullResponse;
 use crate::error_response::{self, ErrorFormat};
 use crate::gate::{FieldSelection, GateSnapshot};
+use crate::metrics::{RequestStatus, Transport};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::accept::client_connection::{ActiveStream, StreamActivity};
@@ -80,12 +82,25 @@ impl ConnectionContext {
         let accept = request.headers().get(ACCEPT).cloned();
         let snapshot = self.proxy.gate.snapshot();
         let header_style = snapshot.live.headers;
-        let failure = match self.serve(request, snapshot).await {
-            Ok(response) => return response,
-            Err(failure) => failure,
+        let response = match self.serve(request, snapshot).await {
+            Ok(response) => response,
+            Err(failure) => self
+                .error_response(failure, ErrorFormat::of(accept.as_ref()), header_style)
+                .map(ResponseBody::Full),
         };
-        let format = ErrorFormat::of(accept.as_ref());
-        let response = match failure {
+        let status = RequestStatus::Http(response.status());
+        self.proxy.gate.requests.add(Transport::Proxy, status, 1);
+        response
+    }
+
+    /// The response to a request that is not served.
+    fn error_response(
+        &self,
+        failure: ExchangeError,
+        format: ErrorFormat,
+        header_style: HeaderStyle,
+    ) -> FullResponse {
+        match failure {
             ExchangeError::Denied(verdict) => {
                 let mut response = error_response::denied(&verdict, format);
                 response::write_headers(&mut response, &verdict, header_style);
@@ -106,8 +121,7 @@ impl ConnectionContext {
                 response
             }
             ExchangeError::Problem(problem) => error_response::problem(problem, format),
-        };
-        response.map(ResponseBody::Full)
+        }
     }
 
     async fn serve(

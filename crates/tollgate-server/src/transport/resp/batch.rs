@@ -58,6 +58,7 @@ impl<'a> CommandBatch<'a> {
 
     /// Runs the commands in order and writes their replies.
     pub async fn run(self, session: &mut RespSession<'_>) {
+        let count = self.commands.len() as u64;
         let mut commands = self.commands.into_iter().peekable();
         while let Some(command) = commands.next() {
             match command {
@@ -77,6 +78,7 @@ impl<'a> CommandBatch<'a> {
                 Parsed::Invalid(error) => session.replies.error(error),
             }
         }
+        session.count(count);
     }
 }
 

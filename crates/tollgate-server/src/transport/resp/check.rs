@@ -127,6 +127,7 @@ fn shown(text: &str) -> String {
 /// A map of the verdict's fields, named as in the decision API.
 pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict) {
     let reported = verdict.reported();
+    replies.limited += u64::from(!verdict.allowed);
     replies.map(9);
     replies.bulk(b"allowed");
     replies.boolean(verdict.allowed);

@@ -16,6 +16,9 @@ pub enum RespVersion {
 pub struct Replies {
     pub bytes: Vec<u8>,
     pub version: RespVersion,
+    /// Replies since they were last counted: errors, and denials by a limit.
+    pub errors: u64,
+    pub limited: u64,
 }
 
 impl Replies {
@@ -25,6 +28,7 @@ impl Replies {
 
     /// An error; its first word is its code. Line breaks would end the reply, so they are replaced.
     pub fn error(&mut self, error: impl Display) {
+        self.errors += 1;
         let start = self.bytes.len();
         self.bytes.push(b'-');
         write!(self.bytes, "{error}").expect("writing to a vector cannot fail");

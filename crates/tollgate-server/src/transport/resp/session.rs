@@ -7,6 +7,7 @@ use super::RespServer;
 use super::command::{AuthToken, ClientCommand, Command, TABLE, TableCommand, TableRow};
 use super::reply::{Replies, RespVersion};
 use crate::gate::CallerKey;
+use crate::metrics::{RequestStatus, RespStatus, Transport};
 
 pub struct RespSession<'s> {
     pub server: &'s RespServer,
@@ -47,6 +48,20 @@ impl<'s> RespSession<'s> {
 
     pub fn reject_unauthenticated(&mut self) {
         self.replies.error(NO_AUTH);
+    }
+
+    /// Counts the replies to some commands.
+    pub fn count(&mut self, commands: u64) {
+        let errors = std::mem::take(&mut self.replies.errors);
+        let limited = std::mem::take(&mut self.replies.limited);
+        let answered = commands.saturating_sub(limited + errors);
+        for (status, count) in
+            [(RespStatus::Ok, answered), (RespStatus::Limited, limited), (RespStatus::Error, errors)]
+        {
+            if count > 0 {
+                self.server.gate.requests.add(Transport::Resp, RequestStatus::Resp(status), count);
+            }
+        }
     }
 
     /// Replies to a command that needs no counter.

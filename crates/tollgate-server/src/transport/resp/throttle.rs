@@ -78,8 +78,10 @@ pub fn write_outcome(replies: &mut Replies, call: &ThrottleCall<'_>, outcome: &L
         Admission::Deny { retry_after } => seconds(retry_after),
         Admission::Allow { .. } | Admission::Never => -1,
     };
+    let is_limited = !matches!(admission, Admission::Allow { .. });
+    replies.limited += u64::from(is_limited);
     replies.array(5);
-    replies.integer(i64::from(!matches!(admission, Admission::Allow { .. })));
+    replies.integer(i64::from(is_limited));
     replies.integer(integer(call.limit.capacity()));
     replies.integer(integer(outcome.remaining));
     replies.integer(retry_after);

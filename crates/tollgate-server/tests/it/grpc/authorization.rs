@@ -18,7 +18,7 @@ fn described(source: &str, http: HttpRequest) -> CheckRequest {
     CheckRequest { attributes: Some(Attributes { source, request }) }
 }
 
-fn http(method: &str, path: &str) -> HttpRequest {
+pub fn http(method: &str, path: &str) -> HttpRequest {
     let host = b"shop.example".to_vec();
     HttpRequest { method: method.into(), path: path.into(), host, ..HttpRequest::default() }
 }
@@ -28,7 +28,7 @@ fn header(name: &str, value: &str) -> RawHeader {
 }
 
 /// The status for the client: 200 if the request passes.
-fn status(client: &GrpcClient, source: &str, http: HttpRequest) -> i32 {
+pub fn status(client: &GrpcClient, source: &str, http: HttpRequest) -> i32 {
     let answer: CheckResponse = client.call(CHECK, described(source, http)).expect("an answer");
     match (answer.ok_response, answer.denied_response) {
         (Some(_), None) => 200,
