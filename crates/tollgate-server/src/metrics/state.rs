@@ -30,7 +30,7 @@ impl MetricsWriter<'_> {
         )?;
         self.gauge(
             "tollgate_state_interval_milliseconds",
-            "Time between two writes of the saved state: it grows if the disk cannot keep up.",
+            "Time between two writes of the saved state: it grows if writes take longer.",
             status.interval.as_millis() as u64,
         )?;
         let age = status.saved_at.map_or(0, |at| now.since(at).as_millis() as u64);

@@ -47,7 +47,7 @@ pub struct SaveStatus {
 }
 
 impl Saving {
-    fn new(every: Duration) -> Saving {
+    pub(super) fn new(every: Duration) -> Saving {
         let status = SaveStatus { interval: every, saved_at: None, trouble: None, is_slow: false };
         Saving {
             every,
@@ -121,7 +121,7 @@ impl Saver {
 }
 
 /// Writes the log once; returns the duration.
-fn write(log: &mut StateLog, gate: &Gate, saving: &Saving) -> Duration {
+pub(super) fn write(log: &mut StateLog, gate: &Gate, saving: &Saving) -> Duration {
     let begun = Instant::now();
     let at = gate.now();
     let written = log.write(gate);
@@ -147,7 +147,11 @@ fn write(log: &mut StateLog, gate: &Gate, saving: &Saving) -> Duration {
     let written = written.map(drop).map_err(|error| error.to_string());
     let after = before.after(saving.every, at, took, written);
     if after.is_slow && !before.is_slow {
-        tracing::warn!(?took, "the disk cannot keep up: the state is saved every {:?}", after.interval);
+        tracing::warn!(
+            ?took,
+            "writes of the state take longer than state.every (slow disk, or too little CPU time): it is saved every {:?}",
+            after.interval
+        );
     }
     saving.set(after);
     took

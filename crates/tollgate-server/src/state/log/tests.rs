@@ -8,6 +8,7 @@ use tollgate::{Clock, Hit};
 use super::*;
 use crate::assemble;
 use crate::config::Config;
+use crate::state::saver::{self, Saving};
 
 struct Folder(PathBuf);
 
@@ -138,4 +139,27 @@ fn a_folder_that_is_gone_is_an_error_and_back_again_all_is_written() {
     fs::rename(folder.0.join("gone/tollgate.snapshot"), folder.file()).expect("it was written");
     let now = Clock::new().now();
     assert_eq!(left(&restored(&folder, RULES, now), 5, now), 997);
+}
+
+#[test]
+fn the_file_has_what_was_charged_before_the_reported_time() {
+    const RULES: &str = "rules: [{ id: r, key: user, limit: 1000000/y, algorithm: fixed-window }]";
+    const EVERY: Duration = Duration::from_secs(1);
+    let folder = Folder::new();
+    let gate = gate(RULES);
+    let mut log = StateLog::new(folder.file(), None);
+    let saving = Saving::new(EVERY);
+    let mut charged = Vec::new();
+    for step in 0..60 {
+        gate.clock.advance(EVERY / 6);
+        charge(&gate, 0..1);
+        charged.push(gate.now());
+        if step % 6 == 0 {
+            saver::write(&mut log, &gate, &saving);
+        }
+        let saved_at = saving.status().saved_at.expect("it was written");
+        let used = 1_000_000 - left(&restored(&folder, RULES, gate.now()), 0, gate.now());
+        let must = charged.iter().filter(|at| **at < saved_at).count() as u64;
+        assert!(used >= must, "{used} of {must} charges before {saved_at:?}");
+    }
 }
