@@ -26,7 +26,7 @@ use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::jwt::KeySet;
 use crate::log::LogSettings;
-use crate::metrics::RequestCounts;
+use crate::metrics::{DecisionTimes, RequestCounts};
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
@@ -58,6 +58,7 @@ pub struct Gate {
     pub saving: OnceLock<Arc<Saving>>,
     pub decision_log_counts: Arc<DecisionLogCounts>,
     pub requests: RequestCounts,
+    pub decision_times: DecisionTimes,
     pub connections: OpenConnections,
     /// Certificates of the listeners that have one.
     pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
@@ -118,6 +119,7 @@ impl Gate {
             saving: OnceLock::new(),
             decision_log_counts: Arc::default(),
             requests: RequestCounts::default(),
+            decision_times: DecisionTimes::default(),
             connections: OpenConnections::default(),
             tls: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
@@ -198,7 +200,9 @@ impl Gate {
 
     /// Decides a hit and charges it if it passes. The only way to a verdict that may have to wait for a store.
     pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
+        let timer = self.decision_times.start(1);
         let verdict = self.decide(snapshot, hit, now, DecisionMode::Check).await;
+        self.decision_times.stop(timer);
         self.log_decision(snapshot, hit, &verdict);
         verdict
     }
@@ -216,7 +220,9 @@ impl Gate {
         now: Time,
     ) -> Vec<EngineVerdict> {
         if self.central.get().is_none() {
+            let timer = self.decision_times.start(hits.len());
             let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
+            self.decision_times.stop(timer);
             for (hit, verdict) in hits.iter().zip(&verdicts) {
                 self.log_decision(snapshot, hit, verdict);
             }
@@ -270,10 +276,13 @@ impl Gate {
         now: Time,
         mode: DecisionMode,
     ) -> EngineVerdict {
-        match self.central.get() {
+        let timer = self.decision_times.start(usize::from(mode == DecisionMode::Check));
+        let verdict = match self.central.get() {
             None => self.engine.decide_separate(policy, hit, now, mode),
             Some(central) => self.decide_central(central, policy, hit, now, mode).await,
-        }
+        };
+        self.decision_times.stop(timer);
+        verdict
     }
 
     async fn decide_central(

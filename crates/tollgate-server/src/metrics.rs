@@ -20,6 +20,7 @@ use crate::gate::{Gate, Reloads};
 use crate::transport::proxy::Proxy;
 
 mod central;
+mod decision_times;
 mod histogram;
 mod process;
 mod proxy;
@@ -28,6 +29,7 @@ mod rules_db;
 mod state;
 mod writer;
 
+pub use decision_times::DecisionTimes;
 pub use histogram::LatencyHistogram;
 pub use requests::{RequestCounts, RequestStatus, RespStatus, Transport};
 use writer::MetricsWriter;
@@ -99,6 +101,11 @@ impl MetricsWriter<'_> {
         for (reason, count) in engine.decisions() {
             decisions.sample(&[("reason", reason.name())], count)?;
         }
+        self.histogram(
+            "tollgate_decision_seconds",
+            "Time of a decision. One in 16 is measured, chosen at random.",
+            &gate.decision_times.latencies,
+        )?;
         let policy = engine.policy();
         // A database may have a million rules: of these, only those with hits.
         let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();

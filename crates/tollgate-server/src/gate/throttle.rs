@@ -69,10 +69,22 @@ impl Gate {
         cost: u64,
         now: Time,
     ) -> Result<LimitOutcome, ThrottleFailure> {
-        let mut charge = match counter {
-            ThrottleCounter::Memory(key, meter) => return Ok(self.engine.throttle(key, meter, cost, now)),
-            ThrottleCounter::Central(charge) => charge,
+        let timer = self.decision_times.start(1);
+        let outcome = match counter {
+            ThrottleCounter::Memory(key, meter) => Ok(self.engine.throttle(key, meter, cost, now)),
+            ThrottleCounter::Central(charge) => self.throttle_central(charge, key, cost, now).await,
         };
+        self.decision_times.stop(timer);
+        outcome
+    }
+
+    async fn throttle_central(
+        &self,
+        mut charge: Box<Charge>,
+        key: CallerKey<'_>,
+        cost: u64,
+        now: Time,
+    ) -> Result<LimitOutcome, ThrottleFailure> {
         charge.cost = cost;
         let limit = charge.counter().limit;
         let Some(central) = self.central.get() else {

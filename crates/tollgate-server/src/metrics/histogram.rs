@@ -36,12 +36,17 @@ pub(super) struct HistogramSnapshot {
 
 impl LatencyHistogram {
     pub fn record(&self, latency: Duration) {
+        self.record_times(latency, 1);
+    }
+
+    /// Records the same latency several times.
+    pub fn record_times(&self, latency: Duration, times: u32) {
         let seconds = latency.as_secs_f64();
         let bucket = BOUNDS.partition_point(|bound| *bound < seconds);
         let stripe = self.stripes.current();
         // Relaxed: nothing else is inferred from these values.
-        stripe.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        stripe.counts[bucket].fetch_add(times.into(), Ordering::Relaxed);
+        let nanos = u64::try_from(latency.as_nanos() * u128::from(times)).unwrap_or(u64::MAX);
         stripe.sum_nanos.fetch_add(nanos, Ordering::Relaxed);
     }
 

@@ -111,6 +111,19 @@ fn requests_are_counted_by_transport_and_status() {
     }
 }
 
+#[test]
+fn one_decision_in_sixteen_is_measured() {
+    let server = Server::start("rules: [{ id: a, key: user, limit: 5/y }]");
+    let checks = vec![serde_json::json!({ "user": "ann" }); 1_000];
+    let answer = server.request("POST", "/v1/check/batch", serde_json::json!(checks).to_string());
+    assert_eq!(answer.status, 200);
+    let page = page(&server);
+    let measured = value(&page, "tollgate_decision_seconds_count");
+    assert!((31.0..200.0).contains(&measured), "{measured}");
+    assert!(value(&page, "tollgate_decision_seconds_sum") > 0.0);
+    assert!(page.contains("tollgate_decision_seconds_bucket{le=\"0.000001\"} "), "{page}");
+}
+
 fn alerts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/prometheus")
 }
