@@ -1,4 +1,5 @@
-"""A node that uses everything, so that it has all metrics: a proxy, a central store, a rules database with its copy."""
+"""A node that uses everything, so that it has all metrics: a proxy, a central store, a rules database with its copy, a
+queue."""
 
 from functools import cache
 
@@ -13,6 +14,7 @@ rules_db: {postgres}
 upstreams: ["http://127.0.0.1:9"]
 rules:
   - {{ id: login, match: POST /login, key: user, limit: 5/m, track: true, ban: {{ after: 3 }} }}
+  - {{ id: jobs, match: POST /jobs, limit: 5/m, on_exceed: queue }}
 """
 
 

@@ -26,7 +26,7 @@ use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::jwt::KeySet;
 use crate::log::LogSettings;
-use crate::metrics::{DecisionTimes, RequestCounts};
+use crate::metrics::{DecisionTimes, RequestCounts, RuleSeries};
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
@@ -60,6 +60,8 @@ pub struct Gate {
     pub requests: RequestCounts,
     pub decision_times: DecisionTimes,
     pub connections: OpenConnections,
+    /// The rules that have metrics of their own.
+    pub rule_series: RuleSeries,
     /// Certificates of the listeners that have one.
     pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
     /// Whether all listeners accept connections.
@@ -121,6 +123,7 @@ impl Gate {
             requests: RequestCounts::default(),
             decision_times: DecisionTimes::default(),
             connections: OpenConnections::default(),
+            rule_series: RuleSeries::default(),
             tls: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
         }

@@ -6,17 +6,18 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, text};
 use prometheus_client::registry::Registry;
+use tokio::time::timeout;
 use tollgate::Time;
 use tollgate::internal::Enforce;
-use tollgate::internal::rule::RuleInForce;
-use tollgate::internal::rule_stats::RuleCounts;
 
 use crate::connection::OpenConnections;
 use crate::gate::{Gate, Reloads};
+use crate::queue::QueuedState;
 use crate::transport::proxy::Proxy;
 
 mod central;
@@ -25,6 +26,7 @@ mod histogram;
 mod process;
 mod proxy;
 mod requests;
+mod rules;
 mod rules_db;
 mod state;
 mod writer;
@@ -32,14 +34,23 @@ mod writer;
 pub use decision_times::DecisionTimes;
 pub use histogram::LatencyHistogram;
 pub use requests::{RequestCounts, RequestStatus, RespStatus, Transport};
+pub use rules::RuleSeries;
 use writer::MetricsWriter;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// How long a page waits for the request queue; without its answer the queue is left out.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The page of this moment.
-pub fn write(gate: &Arc<Gate>, proxy: Option<&Arc<Proxy>>) -> String {
+pub async fn write(gate: &Arc<Gate>, proxy: Option<&Arc<Proxy>>) -> String {
+    let queued = queued_requests(proxy).await;
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(MetricsPage { gate: Arc::clone(gate), proxy: proxy.cloned() }));
+    registry.register_collector(Box::new(MetricsPage {
+        gate: Arc::clone(gate),
+        proxy: proxy.cloned(),
+        queued,
+    }));
     let mut page = String::with_capacity(8 << 10);
     text::encode(&mut page, &registry).expect("writing to a string cannot fail");
     page
@@ -48,6 +59,13 @@ pub fn write(gate: &Arc<Gate>, proxy: Option<&Arc<Proxy>>) -> String {
 struct MetricsPage {
     gate: Arc<Gate>,
     proxy: Option<Arc<Proxy>>,
+    /// Requests in the queue by state, if it has answered.
+    queued: Option<Vec<(QueuedState, u64)>>,
+}
+
+async fn queued_requests(proxy: Option<&Arc<Proxy>>) -> Option<Vec<(QueuedState, u64)>> {
+    let queue = proxy?.request_queue.as_ref()?;
+    timeout(QUEUE_TIMEOUT, queue.backend.counts()).await.ok()?.ok()
 }
 
 impl fmt::Debug for MetricsPage {
@@ -82,6 +100,9 @@ impl Collector for MetricsPage {
             page.central(central, &gate.engine)?;
             page.tracking(gate.engine.outbox(), &central.track_writes)?;
         }
+        if let Some(queued) = &self.queued {
+            page.queue(queued)?;
+        }
         self.proxy.as_ref().map_or(Ok(()), |proxy| page.proxy(proxy))
     }
 }
@@ -106,22 +127,7 @@ impl MetricsWriter<'_> {
             "Time of a decision. One in 16 is measured, chosen at random.",
             &gate.decision_times.latencies,
         )?;
-        let policy = engine.policy();
-        // A database may have a million rules: of these, only those with hits.
-        let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();
-        let records = || policy.rules().iter().filter(shown).map(|rule| (rule, rule.counts()));
-        let mut hits = self.counters("tollgate_rule_hits_total", "Hits on a rule, by outcome.")?;
-        for (rule, counts) in records() {
-            let rule = ("rule", rule.id.as_str());
-            hits.sample(&[rule, ("outcome", "allowed")], counts.allowed)?;
-            hits.sample(&[rule, ("outcome", "denied")], counts.denied)?;
-            hits.sample(&[rule, ("outcome", "shadow_denied")], counts.shadow_denied)?;
-        }
-        let mut bans =
-            self.counters("tollgate_rule_bans_total", "Automatic bans, by the rule that led to them.")?;
-        for (rule, counts) in records().filter(|(rule, _)| rule.ban.is_some()) {
-            bans.sample(&[("rule", rule.id.as_str())], counts.banned)?;
-        }
+        self.rules(&gate.rule_series, &engine.policy())?;
         self.counter(
             "tollgate_events_dropped_total",
             "Decisions missing from the event stream.",
@@ -162,6 +168,11 @@ impl MetricsWriter<'_> {
             "tollgate_violations_dropped_total",
             "Denials that were not counted towards a ban: too many keys at once.",
             engine.dropped_violations(),
+        )?;
+        self.counter(
+            "tollgate_shadow_bans_total",
+            "Requests of banned clients that were admitted: the panic switch is set to shadow.",
+            engine.shadow_bans(),
         )?;
         self.gauge("tollgate_bans", "Bans in force.", engine.ban_count(now) as u64)?;
         self.gauge("tollgate_rules", "Rules in force.", policy.rules().len() as u64)?;

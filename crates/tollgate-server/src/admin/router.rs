@@ -68,7 +68,7 @@ pub static ROUTES: &[AdminRoute] = &[
         role: Some(Role::Read),
         handler: |call| ready_response(status_page::show(call.gate())),
     },
-    read("/metrics", |call| ready_response(metrics_page(&call))),
+    read("/metrics", |call| buffered(metrics_page(call))),
     read("/openapi.json", |_| ready_response(openapi::show())),
     read("/v1/rules", |call| buffered(rules::list(call))),
     admin("POST", "/v1/rules", |call| buffered(rules::create(call))),
@@ -111,9 +111,9 @@ fn buffered(
     Box::pin(async { answering.await.map(|answer| answer.map(Either::Left)) })
 }
 
-fn metrics_page(call: &AdminRequest) -> FullResponse {
-    let page = metrics::write(&call.admin.gate, call.admin.proxy.as_ref());
-    response::text(StatusCode::OK, metrics::CONTENT_TYPE, page)
+async fn metrics_page(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let page = metrics::write(&call.admin.gate, call.admin.proxy.as_ref()).await;
+    Ok(response::text(StatusCode::OK, metrics::CONTENT_TYPE, page))
 }
 
 /// Dispatches a call to its route, if the caller is authorized.

@@ -4,9 +4,20 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use crate::metrics::writer::MetricsWriter;
+use crate::queue::QueuedState;
 use crate::transport::proxy::Proxy;
 
 impl MetricsWriter<'_> {
+    pub(super) fn queue(&mut self, counts: &[(QueuedState, u64)]) -> fmt::Result {
+        let help = "Requests in the queue, by state; of all nodes if it is shared.";
+        let mut requests = self.gauges("tollgate_queue_requests", help)?;
+        for state in QueuedState::ALL {
+            let count = counts.iter().find(|(counted, _)| *counted == state).map_or(0, |(_, count)| *count);
+            requests.sample(&[("state", state.name())], count)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn proxy(&mut self, proxy: &Proxy) -> fmt::Result {
         let upstreams = proxy.upstreams();
         let mut up = self.gauges("tollgate_upstream_up", "Whether an upstream receives requests.")?;

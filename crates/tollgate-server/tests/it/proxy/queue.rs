@@ -56,6 +56,11 @@ fn excess_requests_are_sent_later_at_the_allowed_rate() {
     assert_eq!((replayed.header("x-other"), replayed.header("x-forwarded-for")), (None, Some("127.0.0.1")));
     let id = answers[1].json()["id"].clone();
     assert_eq!(replayed.header("idempotency-key"), id.as_str());
+    let metrics = server.admin("GET", "/metrics", "").text();
+    for (state, count) in [("queued", 0), ("sending", 0), ("done", 4), ("dead", 0)] {
+        let line = format!("tollgate_queue_requests{{state=\"{state}\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in\n{metrics}");
+    }
 }
 
 #[test]
