@@ -24,6 +24,7 @@ mod bans;
 mod cursor;
 mod edit;
 mod enforce;
+mod explain;
 mod guard;
 mod health;
 mod keys;

@@ -24,6 +24,7 @@ use crate::gate::{CentralBackend, Gate, LiveSettings};
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
 use crate::state::{self, FolderLock, StateFile};
+use crate::ticket::{KeyScope, Tickets};
 use crate::tokens::{self, Tokens};
 use crate::transport::proxy::Proxy;
 
@@ -44,25 +45,28 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     let envoy = EnvoyLimits::load(config.envoy.clone(), &config.settings)?;
     let log = decision_log(config, None, &counts)?;
     let live = live_settings(config, ConfigHistory::new(text), log, envoy)?;
-    let receipts = receipts(config)?;
+    let fleet_secret = receipt_secret(config)?;
     let mut gate = match state.and_then(|state| restore(state, &live.history, setup.clone())) {
         Some((engine, history)) => Gate::new(engine, LiveSettings { history, ..live }),
         None => Gate::new(EngineCore::with_setup(policy, setup), live),
     };
-    gate.receipts = receipts;
+    if let Some(secret) = fleet_secret {
+        gate.receipts = Receipts::with_key(&secret);
+        gate.tickets = Tickets::new(&secret, KeyScope::Fleet);
+    }
     gate.decision_log_counts = counts;
     Ok(gate)
 }
 
-/// Receipts of all nodes that share a secret, or of this node alone.
-pub fn receipts(config: &Config) -> Result<Receipts, Problems> {
-    let Some(path) = &config.receipt_key_file else { return Ok(Receipts::with_random_key()) };
+/// The secret by which all nodes accept each other's receipts and tickets, if they share one.
+pub fn receipt_secret(config: &Config) -> Result<Option<Vec<u8>>, Problems> {
+    let Some(path) = &config.receipt_key_file else { return Ok(None) };
     let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
     let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
     if secret.trim_ascii().len() < MIN_KEY_BYTES {
         return Err(problem(format!("is shorter than {MIN_KEY_BYTES} bytes")).into());
     }
-    Ok(Receipts::with_key(secret.trim_ascii()))
+    Ok(Some(secret.trim_ascii().to_vec()))
 }
 
 const MIN_KEY_BYTES: usize = 32;

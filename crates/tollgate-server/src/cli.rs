@@ -23,6 +23,7 @@ mod demo;
 mod doctor;
 mod egress;
 mod enforce;
+mod explain;
 mod finding;
 mod health;
 mod import;
@@ -37,6 +38,7 @@ mod progress;
 mod proxy;
 mod queue;
 mod replay_settlement;
+mod request_args;
 mod rules;
 mod serve;
 mod session;
@@ -130,6 +132,18 @@ answer.")]
     #[command(after_help = "Example:
   tollgate check POST /login --email ann@example.com")]
     Check(check::CheckArgs),
+    /// Tell why a request was denied, by its ticket; or what is decided about a request, and why
+    #[command(after_help = "Examples:
+  tollgate explain AYlj8Q…                             # the `ticket` of /v1/check, or the `instance` of a 429
+  curl -s https://api.example.com/ | tollgate explain -
+  tollgate explain POST /login --email ann@example.com
+
+Nothing is charged. A ticket is explained by any node with the receipt_key_file of the node that denied the request;
+without one, by that node. Exits 0, 1 if the ticket is not valid.")]
+    #[command(mut_arg("target", |target| target
+        .value_name("TICKET|TARGET")
+        .help("A ticket, - to read it or the response from standard input, or a request: [METHOD ]PATH")))]
+    Explain(explain::ExplainArgs),
     /// Replay an access log under a configuration: what would be denied, and to whom
     #[command(after_help = "Examples:
   tollgate simulate access.log -c new.yaml
@@ -269,6 +283,7 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Config(command) => config_file::run(&command),
         CliCommand::Doctor(args) => doctor::run(&args),
         CliCommand::Check(args) => check::run(&args),
+        CliCommand::Explain(args) => explain::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args),
         CliCommand::Suggest(args) => suggest::run(&args),
         CliCommand::Rules(command) => rules::run(&command),

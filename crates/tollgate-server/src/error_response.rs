@@ -46,11 +46,12 @@ fn thousandths(quality: &str) -> u32 {
 }
 
 /// The response to a denied or banned client.
-pub fn denied(verdict: &EngineVerdict, format: ErrorFormat) -> FullResponse {
+pub fn denied(verdict: &EngineVerdict, ticket: Option<&str>, format: ErrorFormat) -> FullResponse {
     match format {
-        ErrorFormat::Json => response::denial(verdict),
+        ErrorFormat::Json => response::denial(verdict, ticket),
         ErrorFormat::Html => {
-            response::html_page(response::status(verdict), &verdict.message().unwrap_or_default())
+            let message = verdict.message().unwrap_or_default();
+            response::html_page(response::status(verdict), &message, ticket)
         }
     }
 }
@@ -59,7 +60,7 @@ pub fn denied(verdict: &EngineVerdict, format: ErrorFormat) -> FullResponse {
 pub fn problem(problem: ProblemDetails, format: ErrorFormat) -> FullResponse {
     match format {
         ErrorFormat::Json => FullResponse::from(problem),
-        ErrorFormat::Html => response::html_page(problem.status, &problem.detail),
+        ErrorFormat::Html => response::html_page(problem.status, &problem.detail, None),
     }
 }
 

@@ -1,5 +1,6 @@
 //! State shared by all listeners: the engine, its clock, and the settings that a reload may change.
 
+use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -30,6 +31,7 @@ use crate::metrics::{DecisionTimes, RequestCounts, RuleSeries};
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
+use crate::ticket::{KeyScope, Tickets};
 use crate::tls::ListenerTls;
 
 mod central;
@@ -50,6 +52,7 @@ pub struct Gate {
     field_selection: ArcSwap<FieldSelection>,
     pub reloads: Reloads,
     pub receipts: Receipts,
+    pub tickets: Tickets,
     /// The central store, once it is opened.
     pub central: OnceLock<CentralBackend>,
     /// The rules database, if configured.
@@ -66,6 +69,8 @@ pub struct Gate {
     pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
     /// Whether all listeners accept connections.
     pub is_accepting: AtomicBool,
+    /// The configuration file, if there is one.
+    pub config_file: OnceLock<PathBuf>,
 }
 
 /// Settings of the file that a reload changes, beside the policy.
@@ -109,6 +114,7 @@ impl Gate {
         let live = ArcSwap::from_pointee(live);
         let reloads = Reloads::since_start(clock.now());
         let receipts = Receipts::with_random_key();
+        let tickets = Tickets::new(engine.secret().bytes(), KeyScope::Node);
         Gate {
             engine,
             clock,
@@ -116,6 +122,7 @@ impl Gate {
             field_selection: selection,
             reloads,
             receipts,
+            tickets,
             central: OnceLock::new(),
             rules_follower: OnceLock::new(),
             saving: OnceLock::new(),
@@ -126,6 +133,7 @@ impl Gate {
             rule_series: RuleSeries::default(),
             tls: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
+            config_file: OnceLock::new(),
         }
     }
 
@@ -320,6 +328,11 @@ impl Gate {
             None => self.engine.inspect(rule, key, now, mode),
             Some(central) => self.engine.inspect_central(rule, key, now, mode, &central.store).await,
         }
+    }
+
+    /// The ticket of a verdict that denies, decided at `at`.
+    pub fn ticket(&self, verdict: &EngineVerdict, at: Time) -> Option<String> {
+        (!verdict.allowed).then(|| self.tickets.seal(verdict, self.engine.key_mark(verdict), at))
     }
 
     pub fn now(&self) -> Time {

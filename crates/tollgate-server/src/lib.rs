@@ -34,6 +34,7 @@ mod response;
 mod rules_follower;
 mod state;
 mod systemd;
+mod ticket;
 mod tls;
 mod tokens;
 mod transport;

@@ -38,7 +38,10 @@ pub async fn decide(
     let verdict = gate.check(snapshot, &hit, now).await;
     let mut answer = match verdict.allowed {
         true => Response::new(Full::default()),
-        false => error_response::denied(&verdict, ErrorFormat::of(parts.headers.get(ACCEPT))),
+        false => {
+            let ticket = gate.ticket(&verdict, now);
+            error_response::denied(&verdict, ticket.as_deref(), ErrorFormat::of(parts.headers.get(ACCEPT)))
+        }
     };
     response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     answer

@@ -15,6 +15,7 @@ use tollgate::internal::document::{self, Problems};
 use tollgate::internal::headers::{HeaderStyle, headers};
 
 use crate::connection::{FullResponse, ReadBodyError};
+use crate::ticket::URN_PREFIX;
 
 pub fn json(status: StatusCode, body: &impl Serialize) -> FullResponse {
     let body = serde_json::to_vec(body).expect("what we answer is valid JSON");
@@ -34,13 +35,15 @@ fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> F
 }
 
 /// An HTML error page.
-pub fn html_page(status: StatusCode, detail: &str) -> FullResponse {
+pub fn html_page(status: StatusCode, detail: &str, ticket: Option<&str>) -> FullResponse {
     let title = status.canonical_reason().unwrap_or("Error");
     let detail =
         detail.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    let ticket = ticket.map(|ticket| format!("\n<p><small>Ticket: <code>{ticket}</code></small></p>"));
+    let ticket = ticket.unwrap_or_default();
     let page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
-         <body><h1>{title}</h1>\n<p>{detail}</p></body></html>\n"
+         <body><h1>{title}</h1>\n<p>{detail}</p>{ticket}</body></html>\n"
     );
     text(status, "text/html; charset=utf-8", page)
 }
@@ -57,7 +60,7 @@ pub fn write_headers<B>(answer: &mut Response<B>, verdict: &EngineVerdict, style
 }
 
 /// A denial as a registered problem type, for APIs behind the proxy.
-pub fn denial(verdict: &EngineVerdict) -> FullResponse {
+pub fn denial(verdict: &EngineVerdict, ticket: Option<&str>) -> FullResponse {
     let status = status(verdict);
     let denial = Denial::of(verdict);
     let mut body = json!({
@@ -66,6 +69,9 @@ pub fn denial(verdict: &EngineVerdict) -> FullResponse {
         "status": status.as_u16(),
         "detail": denial.detail,
     });
+    if let Some(ticket) = ticket {
+        body["instance"] = format!("{URN_PREFIX}{ticket}").into();
+    }
     if !denial.violated.is_empty() {
         body["violated-policies"] = denial.violated.into();
     }

@@ -14,9 +14,9 @@ use smallvec::SmallVec;
 use crate::ban::BanList;
 use crate::enforce::{Enforce, PanicSwitch};
 use crate::event::{Events, NewEvent, NewEventKey};
-use crate::fingerprint::Secret;
+use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
-use crate::identity::{Attribute, Key, abridged};
+use crate::identity::{Key, abridged};
 use crate::plan::{Exempt, Plan, PlanContext};
 use crate::policy::{PolicyChange, PolicySnapshot};
 use crate::rule::{BanPolicy, Rule, RuleSetError};
@@ -32,6 +32,7 @@ mod bans;
 mod central;
 mod decisions;
 mod deny_cache;
+mod explain;
 mod inspect;
 pub mod log;
 mod memory_settings;
@@ -47,6 +48,7 @@ use deny_cache::DenyCache;
 
 pub use central::CentralVerdict;
 use central::FailedCharge;
+pub use explain::ListMatches;
 pub use inspect::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport, TrackScope};
 use log::ChangedTracks;
 pub use memory_settings::MemorySettings;
@@ -332,6 +334,21 @@ impl EngineCore {
         &self.events
     }
 
+    /// Distinguishes the fingerprints of this node from those of others; saved with its state.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// The key that a verdict reports, as redacted logs show it.
+    pub fn key_mark(&self, verdict: &EngineVerdict) -> Option<Fingerprint> {
+        let banned = verdict.ban.as_deref().map(|(key, _)| self.ban_mark(&key.to_string()));
+        banned.or(verdict.reported().map(LimitVerdict::key_mark))
+    }
+
+    fn ban_mark(&self, key: &str) -> Fingerprint {
+        self.secret.digest().part(key.as_bytes()).finish()
+    }
+
     /// Number of verdicts by reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().map(|reason| (reason, self.decisions.of(reason)))
@@ -420,12 +437,10 @@ impl EngineCore {
         let key = match (self.log_keys, reported, ban) {
             (LogKeys::Redacted, Some(limit), None) => NewEventKey::Redacted(limit.key),
             (_, None, None) => NewEventKey::Unknown,
-            (LogKeys::Redacted, _, Some(key)) => {
-                NewEventKey::Redacted(self.secret.digest().part(key.as_bytes()).finish())
-            }
+            (LogKeys::Redacted, _, Some(key)) => NewEventKey::Redacted(self.ban_mark(key)),
             (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
             (LogKeys::Plain, Some(limit), None) => {
-                plain = plain_key(context, &limit.rule);
+                plain = context.policy.key_text(context.hit, &limit.rule);
                 plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
             }
         };
@@ -438,13 +453,4 @@ impl EngineCore {
             key,
         });
     }
-}
-
-/// The key of a hit as text; `None` if a part is missing.
-#[inline(never)]
-fn plain_key(context: &DecisionContext<'_, '_>, rule: &Rule) -> Option<String> {
-    let DecisionContext { policy, hit, .. } = *context;
-    let part = |attribute: &Attribute| Some((attribute.clone(), policy.value(hit, attribute)?.into_owned()));
-    let parts = rule.key.iter().map(part).collect::<Option<Vec<_>>>()?;
-    Key::new(parts).ok().map(|key| key.to_string())
 }

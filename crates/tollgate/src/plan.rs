@@ -14,8 +14,7 @@ use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
-use crate::key_list::KeyList;
-use crate::policy::PolicySnapshot;
+use crate::policy::{AllowSource, PolicySnapshot};
 use crate::rule::{
     EnforcedShare, Limits, MAX_MATCHES, Matches, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode,
     VerdictLimit, VerdictRule,
@@ -101,10 +100,7 @@ impl PolicySnapshot {
     /// Looks a hit up in the lists of keys; `true` if it is banned but bans are only counted.
     #[inline(never)]
     fn check_lists(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Result<bool, Exempt> {
-        // Any one of several values can ban a request; only a single value can exempt it.
-        let value = |attribute: &Attribute| self.values(hit, attribute).single();
-        let is_on = |list: &KeyList<()>| list.find(hit.address(), value, |()| true).is_some();
-        if is_on(&self.file_allow) || is_on(&self.allow) {
+        if self.allow_entry(hit).is_some() {
             return Err(Exempt::AllowListed);
         }
         match self.banned(hit, under) {
@@ -113,8 +109,19 @@ impl PolicySnapshot {
         }
     }
 
+    /// The entry of the allow list that exempts a hit.
+    pub(crate) fn allow_entry(&self, hit: &Hit<'_>) -> Option<(&Key, AllowSource)> {
+        // Any one of several values can ban a request; only a single value can exempt it.
+        let value = |attribute: &Attribute| self.values(hit, attribute).single();
+        let lists = [(&self.file_allow, AllowSource::File), (&self.allow, AllowSource::Change)];
+        lists.into_iter().find_map(|(list, source)| {
+            let (key, ()) = list.find(hit.address(), value, |()| true)?;
+            Some((key, source))
+        })
+    }
+
     /// The ban in force: of a ban by the file and another one, the more specific for this address.
-    fn banned(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Option<(Key, Ban)> {
+    pub(crate) fn banned(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Option<(Key, Ban)> {
         let values = |attribute: &Attribute| self.all_values(hit, attribute).into_iter().map(abridged);
         let listed = under.bans.check(hit.address(), values, under.now);
         let file = self.file_bans.find(hit.address(), values, |ban| ban.until > under.now);

@@ -141,7 +141,7 @@ pub struct LimitVerdict {
 
 /// Why a rule denies without counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum KeyDenial {
+pub enum KeyDenial {
     /// The request lacks a part of the rule's key.
     MissingKey,
     /// The request has several values for the key, and the rule accepts only one.
@@ -168,6 +168,16 @@ impl LimitVerdict {
         self.outcome.remaining
     }
 
+    /// The cost of the request under the rule.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The key under the rule, as redacted logs show it.
+    pub fn key_mark(&self) -> Fingerprint {
+        self.key
+    }
+
     /// Until this limit would admit the request; `None` if it does now, or never will.
     pub fn retry_after(&self) -> Option<Duration> {
         self.outcome.decision.retry_after()
@@ -181,6 +191,16 @@ impl LimitVerdict {
     /// How long a leaky bucket holds the request.
     pub fn delay(&self) -> Duration {
         self.outcome.decision.delay()
+    }
+
+    /// Why the rule denies without counting.
+    pub fn key_denial(&self) -> Option<KeyDenial> {
+        self.key_denial
+    }
+
+    /// Whether its counter was unavailable, so that it does not affect the verdict.
+    pub fn is_skipped(&self) -> bool {
+        self.skipped
     }
 
     /// Whether the rule counts this request.

@@ -17,6 +17,7 @@ use crate::gate::Gate;
 use crate::response;
 use crate::rules_follower::{RulesDbStatus, RulesFollower, RulesSource};
 use crate::state::{self, Saving};
+use crate::ticket::KeyScope;
 
 /// How much detail a response has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,11 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
     health["enforce"] = enforce.name().into();
     if enforce != Enforce::On {
         health["protection"] = "off".into();
+    }
+    if detail == Detail::Servers {
+        health["node"] = format!("{:08x}", gate.engine.node()).into();
+        let is_shared = gate.tickets.scope() == KeyScope::Fleet;
+        health["ticket_key"] = json!({ "id": gate.tickets.key_id(), "shared": is_shared });
     }
     if let Some(follower) = gate.rules_follower.get() {
         let status = follower.status();

@@ -11,7 +11,8 @@ use crate::admin::health::Detail;
 use crate::admin::request::AdminRequest;
 use crate::admin::response::AdminResponse;
 use crate::admin::{
-    Admin, allow, audit, bans, enforce, health, keys, log, openapi, overrides, queue, rules, status_page,
+    Admin, allow, audit, bans, enforce, explain, health, keys, log, openapi, overrides, queue, rules,
+    status_page,
 };
 use crate::connection::FullResponse;
 use crate::metrics;
@@ -91,6 +92,12 @@ pub static ROUTES: &[AdminRoute] = &[
     admin("PUT", "/v1/enforce", |call| buffered(enforce::set(call))),
     read("/v1/log", |call| buffered(log::show(call))),
     operate("PUT", "/v1/log", |call| buffered(log::set(call))),
+    AdminRoute {
+        methods: "POST",
+        path: "/v1/explain",
+        role: Some(Role::Read),
+        handler: |call| buffered(explain::explain(call)),
+    },
     read("/v1/keys", |call| buffered(keys::show(call))),
     operate("DELETE", "/v1/keys", |call| buffered(keys::reset(call))),
     read("/v1/audit", |call| buffered(audit::list(call))),

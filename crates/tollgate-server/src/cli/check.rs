@@ -2,8 +2,9 @@
 
 use clap::Args;
 use hyper::Method;
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
+use crate::cli::request_args::RequestArgs;
 use crate::cli::{Exit, out};
 use crate::client::{self, ClientRequest, ServerClient};
 
@@ -18,36 +19,8 @@ pub struct CheckArgs {
         default_value = "http://127.0.0.1:8080"
     )]
     http: String,
-    /// The request: [METHOD ]PATH, such as POST /login
-    #[arg(value_name = "TARGET", num_args = 0..=2)]
-    target: Vec<String>,
-    /// The requested host
-    #[arg(long)]
-    host: Option<String>,
-    /// The client's address
-    #[arg(long)]
-    ip: Option<String>,
-    /// The id of the user
-    #[arg(long)]
-    user: Option<String>,
-    /// The user's email address
-    #[arg(long)]
-    email: Option<String>,
-    /// The client's MAC address
-    #[arg(long)]
-    mac: Option<String>,
-    /// The client's API key
-    #[arg(long)]
-    api_key: Option<String>,
-    /// A header of the request
-    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
-    headers: Vec<(String, String)>,
-    /// A custom attribute
-    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
-    attributes: Vec<(String, String)>,
-    /// The cost of the request
-    #[arg(long, default_value_t = 1)]
-    cost: u64,
+    #[command(flatten)]
+    request: RequestArgs,
     /// Only show the decision: nothing is charged
     #[arg(long)]
     peek: bool,
@@ -56,14 +29,11 @@ pub struct CheckArgs {
     json: bool,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    Ok((name.to_owned(), value.to_owned()))
-}
-
 pub fn run(args: &CheckArgs) -> Exit {
     let answered = client::block_on(async {
-        let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(check_body(args)));
+        let mut body = args.request.to_json();
+        body.insert("peek".to_owned(), args.peek.into());
+        let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(body.into()));
         ServerClient::with_token(&args.http)?.fetch_json(call).await
     });
     let answered = match answered {
@@ -77,37 +47,9 @@ pub fn run(args: &CheckArgs) -> Exit {
         out::line(&answered.body);
     } else {
         out::line(sentence(&answered.body, allowed));
+        shadow_lines(&answered.body).iter().for_each(out::line);
     }
     if allowed { Exit::Success } else { Exit::Failure }
-}
-
-fn check_body(args: &CheckArgs) -> Value {
-    let mut body = Map::new();
-    // `POST /login` may be one argument or two.
-    let target = args.target.join(" ");
-    let (method, path) = match target.trim().split_once(char::is_whitespace) {
-        Some((method, path)) => (Some(method), Some(path.trim_start())),
-        None => (None, Some(target.trim()).filter(|path| !path.is_empty())),
-    };
-    let texts = [
-        ("method", method),
-        ("path", path),
-        ("host", args.host.as_deref()),
-        ("ip", args.ip.as_deref()),
-        ("user", args.user.as_deref()),
-        ("email", args.email.as_deref()),
-        ("mac", args.mac.as_deref()),
-        ("api_key", args.api_key.as_deref()),
-    ];
-    body.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text?)))));
-    let map = |pairs: &[(String, String)]| -> Map<String, Value> {
-        pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect()
-    };
-    body.insert("headers".to_owned(), map(&args.headers).into());
-    body.insert("attributes".to_owned(), map(&args.attributes).into());
-    body.insert("cost".to_owned(), args.cost.into());
-    body.insert("peek".to_owned(), args.peek.into());
-    body.into()
 }
 
 fn sentence(verdict: &Value, allowed: bool) -> String {
@@ -133,4 +75,20 @@ fn sentence(verdict: &Value, allowed: bool) -> String {
             format!("denied: {}", message.strip_prefix("Denied: ").unwrap_or(&message))
         }
     }
+}
+
+/// What rules in shadow mode would have done.
+fn shadow_lines(verdict: &Value) -> Vec<String> {
+    let rules = verdict["rules"].as_array().into_iter().flatten();
+    let shadow = rules.filter(|limit| limit["mode"] == "shadow");
+    shadow
+        .map(|limit| {
+            let text = |name: &str| limit[name].as_str().unwrap_or_default().to_owned();
+            let outcome = match limit["allowed"].as_bool() {
+                Some(true) => format!("would allow it, {} left", limit["remaining"]),
+                _ => "would deny it".to_owned(),
+            };
+            format!("  shadow: rule {} ({}) {outcome}", text("rule"), text("limit"))
+        })
+        .collect()
 }

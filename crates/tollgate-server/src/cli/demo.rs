@@ -121,7 +121,10 @@ async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAdd
     );
     let snapshot = gate.snapshot();
     let verdict = gate.check(&snapshot, &snapshot.identify(hit, now), now).await;
-    let mut answer = if verdict.allowed { served(method, path) } else { response::denial(&verdict) };
+    let mut answer = match verdict.allowed {
+        true => served(method, path),
+        false => response::denial(&verdict, gate.ticket(&verdict, now).as_deref()),
+    };
     response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     answer
 }

@@ -52,6 +52,7 @@ pub fn run(path: &Path) -> Exit {
         tracing::warn!("{setting} has no effect in this version");
     }
     notice::log_warnings(gate.engine.policy().warnings());
+    gate.config_file.set(path.to_owned()).ok();
     let gate = Arc::new(gate);
     let runtime = match runtime() {
         Ok(runtime) => runtime,

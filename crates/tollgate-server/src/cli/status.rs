@@ -50,6 +50,11 @@ fn lines(ready: &Value, health: &Value) -> Vec<String> {
     if let Some(protection) = health["protection"].as_str() {
         lines.push(format!("protection  {protection}"));
     }
+    if let Some(node) = health["node"].as_str() {
+        let key = &health["ticket_key"];
+        let owner = if key["shared"] == true { "shared by the fleet" } else { "of this node alone" };
+        lines.push(format!("node        {node}, seals tickets with key {} ({owner})", text(&key["id"])));
+    }
     let database = &health["rules_db"];
     if database.is_object() {
         let version =

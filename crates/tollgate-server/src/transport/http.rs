@@ -31,7 +31,7 @@ pub use check_request::CheckRequest;
 pub use check_response::CheckResponse;
 
 /// Longer bodies are answered with 413.
-const MAX_CHECK_BYTES: usize = 256 << 10;
+pub const MAX_CHECK_BYTES: usize = 256 << 10;
 const MAX_BATCH_BYTES: usize = 4 << 20;
 const MAX_BATCH: usize = 1_000;
 
@@ -180,9 +180,9 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
             gate.check_batch(&snapshot, hits, now).await
         };
         answers.extend(
-            run.iter()
-                .zip(&verdicts)
-                .map(|(each, verdict)| each.response(gate, verdict).with_status(response::status(verdict))),
+            run.iter().zip(&verdicts).map(|(each, verdict)| {
+                each.response(gate, verdict, now).with_status(response::status(verdict))
+            }),
         );
     }
     Ok(response::json(StatusCode::OK, &answers))
@@ -213,17 +213,19 @@ impl CheckRequest<'_> {
     }
 
     /// The verdict as a response to its caller.
-    fn response(&self, gate: &Gate, verdict: &EngineVerdict) -> CheckResponse {
+    fn response(&self, gate: &Gate, verdict: &EngineVerdict, now: Time) -> CheckResponse {
         let expected = self.wants_receipt() || receipt::is_expected(verdict);
-        CheckResponse::of(verdict).with_receipt(expected.then(|| gate.receipts.write(verdict)).flatten())
+        let receipt = expected.then(|| gate.receipts.write(verdict)).flatten();
+        CheckResponse::of(verdict).with_receipt(receipt).with_ticket(gate.ticket(verdict, now))
     }
 }
 
 /// The verdict with its headers.
 async fn respond(gate: &Gate, check: &CheckRequest<'_>) -> Result<FullResponse, ProblemDetails> {
     let snapshot = gate.snapshot();
-    let verdict = check.decide(gate, &snapshot, gate.now()).await?;
-    let mut answer = response::json(response::status(&verdict), &check.response(gate, &verdict));
+    let now = gate.now();
+    let verdict = check.decide(gate, &snapshot, now).await?;
+    let mut answer = response::json(response::status(&verdict), &check.response(gate, &verdict, now));
     response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     Ok(answer)
 }

@@ -37,6 +37,7 @@ fn every_verdict_has_every_field() {
         "reset_after_ms",
         "delay_ms",
         "message",
+        "ticket",
         "rules",
     ];
     for (hit, reason) in [

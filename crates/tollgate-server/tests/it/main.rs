@@ -13,6 +13,7 @@ mod decision;
 mod decision_log;
 mod docs;
 mod examples;
+mod explain;
 mod fleet_bans;
 mod forward_auth;
 mod gateways;

@@ -113,7 +113,7 @@ fn rules_decide_checks_in_both_versions_of_the_protocol() {
     let server = Server::start("rules: [{ id: login, match: POST /login, key: user, limit: 2/h, burst: 1 }]");
     let mut client = RespClient::to(server.resp);
     let check = "TOLLGATE.CHECK method POST path /login user ann";
-    let head = "*18\r\n$7\r\nallowed\r\n:1\r\n$6\r\nreason\r\n$2\r\nok\r\n$4\r\nrule\r\n$5\r\nlogin\r\n$5\r\nlimit\r\n$3\r\n2/h\r\n$9\r\nremaining\r\n:";
+    let head = "*20\r\n$7\r\nallowed\r\n:1\r\n$6\r\nreason\r\n$2\r\nok\r\n$4\r\nrule\r\n$5\r\nlogin\r\n$5\r\nlimit\r\n$3\r\n2/h\r\n$9\r\nremaining\r\n:";
     client.expect(&format!("{check} PEEK"), &format!("{head}1\r\n"));
     let mut client = RespClient::to(server.resp);
     client.expect(check, &format!("{head}0\r\n"));
@@ -123,8 +123,9 @@ fn rules_decide_checks_in_both_versions_of_the_protocol() {
     client.0.write_all(&frame("QUIT")).expect("it reads");
     let mut replies = String::new();
     client.0.read_to_string(&mut replies).expect("the replies");
-    let denied = "%9\r\n$7\r\nallowed\r\n#f\r\n$6\r\nreason\r\n$5\r\nlimit\r\n";
+    let denied = "%10\r\n$7\r\nallowed\r\n#f\r\n$6\r\nreason\r\n$5\r\nlimit\r\n";
     assert!(replies.starts_with("%7\r\n$6\r\nserver\r\n$8\r\ntollgate\r\n"), "{replies}");
+    assert!(replies.contains("$6\r\nticket\r\n$1"), "a ticket of a hundred bytes or more: {replies}");
     assert!(replies.contains(denied) && replies.ends_with("+OK\r\n"), "{replies}");
     assert_eq!(server.used("login", "user:ann"), [1]);
 }

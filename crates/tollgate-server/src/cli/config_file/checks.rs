@@ -68,7 +68,8 @@ fn secrets(config: &Config, findings: &mut Findings) {
         findings.check("jwt.keys_file", keys.map(|_| "can be read".to_owned()));
     }
     if config.receipt_key_file.is_some() {
-        findings.check("receipt_key_file", assemble::receipts(config).map(|_| "can be read".to_owned()));
+        findings
+            .check("receipt_key_file", assemble::receipt_secret(config).map(|_| "can be read".to_owned()));
     }
     if let Some(store) = &config.store
         && store.keys.secret_file.is_some()

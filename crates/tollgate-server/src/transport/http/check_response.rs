@@ -21,6 +21,8 @@ pub struct CheckResponse {
     reset_after_ms: Option<u64>,
     delay_ms: u64,
     message: Option<String>,
+    /// Of a denial, for `tollgate explain`.
+    ticket: Option<String>,
     rules: Vec<CheckedLimit>,
     /// Present if there is something to settle, or the caller requested it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +54,7 @@ impl CheckResponse {
             reset_after_ms: reported.map(|limit| millis(limit.reset_after())),
             delay_ms: millis(verdict.delay),
             message: verdict.message(),
+            ticket: None,
             rules: verdict.limits().iter().map(CheckedLimit::of).collect(),
             receipt: None,
         }
@@ -59,6 +62,10 @@ impl CheckResponse {
 
     pub fn with_receipt(self, receipt: Option<String>) -> CheckResponse {
         CheckResponse { receipt, ..self }
+    }
+
+    pub fn with_ticket(self, ticket: Option<String>) -> CheckResponse {
+        CheckResponse { ticket, ..self }
     }
 
     /// In a batch each verdict has the status that it would have alone.

@@ -101,8 +101,9 @@ impl ConnectionContext {
         header_style: HeaderStyle,
     ) -> FullResponse {
         match failure {
-            ExchangeError::Denied(verdict) => {
-                let mut response = error_response::denied(&verdict, format);
+            ExchangeError::Denied { verdict, at } => {
+                let ticket = self.proxy.gate.ticket(&verdict, at);
+                let mut response = error_response::denied(&verdict, ticket.as_deref(), format);
                 response::write_headers(&mut response, &verdict, header_style);
                 response
             }
@@ -160,7 +161,7 @@ impl ConnectionContext {
             }
             _ => {
                 discard(request);
-                Err(ExchangeError::Denied(Box::new(verdict)))
+                Err(ExchangeError::Denied { verdict: Box::new(verdict), at })
             }
         }
     }
@@ -331,7 +332,8 @@ impl ConnectionContext {
         let queued = queue.enqueue(&self.proxy.gate, &snapshot, denied, upload).await;
         let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
-        let mut response = queue.accepted_response(&id, verdict);
+        let ticket = self.proxy.gate.ticket(verdict, decided_at);
+        let mut response = queue.accepted_response(&id, verdict, ticket.as_deref());
         response::write_headers(&mut response, verdict, snapshot.live.headers);
         Ok(response)
     }
@@ -425,7 +427,10 @@ fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
 
 /// Why a request is not served.
 pub enum ExchangeError {
-    Denied(Box<EngineVerdict>),
+    Denied {
+        verdict: Box<EngineVerdict>,
+        at: Time,
+    },
     /// It would wait too long, or with too many others.
     TooManyRequests {
         detail: &'static str,

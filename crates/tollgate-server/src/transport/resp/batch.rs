@@ -109,7 +109,8 @@ async fn run_checks(session: &mut RespSession<'_>, checks: &[Check<'_>]) {
         None => Vec::new(),
     };
     for verdict in &verdicts {
-        write_verdict(&mut session.replies, verdict);
+        let ticket = gate.ticket(verdict, now);
+        write_verdict(&mut session.replies, verdict, ticket);
     }
 }
 

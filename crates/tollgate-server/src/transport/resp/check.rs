@@ -125,10 +125,10 @@ fn shown(text: &str) -> String {
 }
 
 /// A map of the verdict's fields, named as in the decision API.
-pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict) {
+pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict, ticket: Option<String>) {
     let reported = verdict.reported();
     replies.limited += u64::from(!verdict.allowed);
-    replies.map(9);
+    replies.map(10);
     replies.bulk(b"allowed");
     replies.boolean(verdict.allowed);
     replies.bulk(b"reason");
@@ -147,6 +147,8 @@ pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict) {
     optional_number(replies, Some(millis(verdict.delay)));
     replies.bulk(b"id");
     replies.bulk(verdict.id.to_string().as_bytes());
+    replies.bulk(b"ticket");
+    optional_text(replies, ticket);
 }
 
 fn optional_text(replies: &mut Replies, text: Option<String>) {

@@ -159,10 +159,15 @@ impl RequestQueue {
     }
 
     /// The response to an enqueued request: 202 with the status URL, or 429 where the configuration says so.
-    pub fn accepted_response(&self, id: &str, verdict: &EngineVerdict) -> Response<ResponseBody> {
+    pub fn accepted_response(
+        &self,
+        id: &str,
+        verdict: &EngineVerdict,
+        ticket: Option<&str>,
+    ) -> Response<ResponseBody> {
         let status_url = format!("{STATUS_PATH}{id}");
         let mut answer = if self.config.accepted_status == 429 {
-            response::denial(verdict)
+            response::denial(verdict, ticket)
         } else {
             let body = json!({ "status": QueuedState::Queued.name(), "id": id, "status_url": status_url });
             response::json(StatusCode::ACCEPTED, &body)
