@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 use tollgate::internal::time::Unit;
 
-use crate::check_bounds::{MAX_COST, MAX_PATH_BYTES, MAX_VALUE_BYTES};
+use crate::check_bounds::{MAX_COST, MAX_VALUE_BYTES};
 
 const MAX_DESCRIPTORS: usize = 100;
 const MAX_ENTRIES: usize = 64;
@@ -120,8 +120,8 @@ pub enum RequestError {
     ManyEntries { descriptor: usize, count: usize },
     #[error("descriptors[{descriptor}].entries[{entry}] has no key")]
     NoKey { descriptor: usize, entry: usize },
-    #[error("descriptors[{descriptor}].entries[{entry}] is longer than {max} bytes")]
-    LongEntry { descriptor: usize, entry: usize, max: usize },
+    #[error("the key of descriptors[{descriptor}].entries[{entry}] is longer than {MAX_VALUE_BYTES} bytes")]
+    LongKey { descriptor: usize, entry: usize },
     #[error("domain is longer than {MAX_VALUE_BYTES} bytes")]
     LongDomain,
     #[error("hits_addend is above {MAX_COST}")]
@@ -138,6 +138,8 @@ impl RateLimitRequest<'_> {
         }
     }
 
+    /// Checks what the caller's configuration determines. Values of entries come from the clients of the caller, which
+    /// may let a request pass after an error: the message bounds their length.
     pub fn validate(&self) -> Result<(), RequestError> {
         if self.domain.is_empty() {
             return Err(RequestError::NoDomain);
@@ -165,13 +167,12 @@ impl Descriptor<'_> {
             count if count > MAX_ENTRIES => return Err(RequestError::ManyEntries { descriptor, count }),
             _ => {}
         }
-        for (entry, Entry { key, value }) in self.entries.iter().enumerate() {
-            let max = if key == "path" { MAX_PATH_BYTES } else { MAX_VALUE_BYTES };
+        for (entry, Entry { key, .. }) in self.entries.iter().enumerate() {
             if key.is_empty() {
                 return Err(RequestError::NoKey { descriptor, entry });
             }
-            if key.len() > MAX_VALUE_BYTES || value.len() > max {
-                return Err(RequestError::LongEntry { descriptor, entry, max });
+            if key.len() > MAX_VALUE_BYTES {
+                return Err(RequestError::LongKey { descriptor, entry });
             }
         }
         Ok(())

@@ -295,12 +295,14 @@ impl Calls {
         let (service, method) = split(path).ok_or_else(unknown)?;
         let single = |incoming: Incoming| incoming.single(BODY_TIMEOUT);
         match (service, method) {
-            (rate_limit::SERVICE, "ShouldRateLimit") => {
-                return rate_limit::should_rate_limit(&self.gate, &single(incoming).await?, response).await;
-            }
-            (authorization::SERVICE, "Check") => {
-                return authorization::check(&self.gate, &single(incoming).await?, response).await;
-            }
+            (rate_limit::SERVICE, "ShouldRateLimit") => match single(incoming).await {
+                Err(error) if error.is_too_long() => return Ok(rate_limit::deny(response)),
+                message => return rate_limit::should_rate_limit(&self.gate, &message?, response).await,
+            },
+            (authorization::SERVICE, "Check") => match single(incoming).await {
+                Err(error) if error.is_too_long() => return Ok(authorization::deny(response).await),
+                message => return authorization::check(&self.gate, &message?, response).await,
+            },
             (health::SERVICE, "Check") => health::check(&single(incoming).await?, &shutdown, response),
             (health::SERVICE, "Watch") => health::watch(&single(incoming).await?, shutdown, response).await,
             (reflection::SERVICE | reflection::SERVICE_ALPHA, "ServerReflectionInfo") => {

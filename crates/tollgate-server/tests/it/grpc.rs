@@ -118,7 +118,10 @@ fn bad_requests_are_named() {
         (request("shop", &[]), "rate limit descriptor list must not be empty"),
         (request("shop", &[&[]]), "descriptors[0] has no entries"),
         (request("shop", &[&[("", "b")]]), "descriptors[0].entries[0] has no key"),
-        (request("shop", &[&[("a", &long)]]), "descriptors[0].entries[0] is longer than 4096 bytes"),
+        (
+            request("shop", &[&[(&long, "b")]]),
+            "the key of descriptors[0].entries[0] is longer than 4096 bytes",
+        ),
         (
             RateLimitRequest { domain: "shop".to_owned(), descriptors: many, hits_addend: 0 },
             "200 descriptors in one request: at most 100",

@@ -15,6 +15,7 @@ use tollgate::internal::identity::address::parse_ip;
 use super::protobuf::{DecodeError, Field, Fields, WriteFields};
 use super::status::{CallError, Code};
 use super::stream::Outgoing;
+use crate::connection::FullResponse;
 use crate::error_response::{self, ErrorFormat};
 use crate::gate::{Gate, GateSnapshot};
 use crate::metrics::RequestStatus;
@@ -31,13 +32,24 @@ pub async fn check(gate: &Gate, message: &[u8], response: &mut Outgoing) -> Resu
         Ok((parts, host)) => request_head::decide(gate, &snapshot, &parts, &host, peer).await,
         Err((problem, format)) => error_response::problem(problem, format),
     };
+    Ok(send(answer, response).await)
+}
+
+/// Denies a request whose description is too long to be read.
+pub async fn deny(response: &mut Outgoing) -> RequestStatus {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let problem = ProblemDetails::new(status, "the headers of the request are too long to be checked");
+    send(error_response::problem(problem, ErrorFormat::of(None)), response).await
+}
+
+async fn send(answer: FullResponse, response: &mut Outgoing) -> RequestStatus {
     let (head, body) = answer.into_parts();
     let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
         Err(never) => match never {},
     };
     response.send(|message| write_answer(message, &head, &body)).ok();
-    Ok(RequestStatus::Http(head.status))
+    RequestStatus::Http(head.status)
 }
 
 /// The parts of an `AttributeContext` that rules can see.

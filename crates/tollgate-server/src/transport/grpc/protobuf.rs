@@ -2,6 +2,8 @@
 //!
 //! Messages have a handful of known fields, so each is read and written by hand: no code generator, no protoc.
 
+use std::borrow::Cow;
+
 use thiserror::Error;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -56,6 +58,11 @@ impl<'a> Field<'a> {
 
     pub fn text(&self) -> Result<&'a str, DecodeError> {
         std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::NotText(self.number))
+    }
+
+    /// Text that a client of the caller may have chosen: bytes that are not UTF-8 are replaced.
+    pub fn text_lossy(&self) -> Result<Cow<'a, str>, DecodeError> {
+        self.bytes().map(String::from_utf8_lossy)
     }
 
     pub fn message(&self) -> Result<Fields<'a>, DecodeError> {

@@ -1,10 +1,13 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`: its messages.
+//!
+//! Values of entries are written by clients of Envoy, so neither their bytes nor their length is an error of the call:
+//! Envoy might let the request pass then.
 
 use smallvec::SmallVec;
 
 use super::protobuf::{DecodeError, Fields, WriteFields};
 use super::status::{self, CallError};
-use super::stream::Outgoing;
+use super::stream::{Outgoing, single_varint};
 use crate::envoy::{
     self, Descriptor, DescriptorStatus, Entry, LimitOverride, LimitUnit, RateLimitAnswer, RateLimitRequest,
     RequestError,
@@ -23,6 +26,12 @@ pub async fn should_rate_limit(
     let answer = envoy::decide(gate, &request).await?;
     response.send(|message| write_answer(message, &request, &answer)).ok();
     Ok(if answer.is_over_limit() { RequestStatus::OverLimit } else { RequestStatus::Grpc(status::OK) })
+}
+
+/// Denies a request whose message is too long to be read.
+pub fn deny(response: &mut Outgoing) -> RequestStatus {
+    response.send(single_varint(1, OVER_LIMIT)).ok();
+    RequestStatus::OverLimit
 }
 
 impl From<RequestError> for CallError {
@@ -72,7 +81,7 @@ fn read_entry(fields: Fields<'_>) -> Result<Entry<'_>, DecodeError> {
         let field = field?;
         match field.number {
             1 => entry.key = field.text()?.into(),
-            2 => entry.value = field.text()?.into(),
+            2 => entry.value = field.text_lossy()?,
             _ => {}
         }
     }

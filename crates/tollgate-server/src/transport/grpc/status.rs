@@ -44,6 +44,11 @@ impl CallError {
         CallError::new(Code::InvalidArgument, message)
     }
 
+    /// Whether the message was longer than the bound, which clients of the caller may have caused.
+    pub fn is_too_long(&self) -> bool {
+        self.code == Code::ResourceExhausted
+    }
+
     pub fn write_to(&self, headers: &mut HeaderMap) {
         headers.insert(GRPC_STATUS, HeaderValue::from(self.code as u16));
         let message = utf8_percent_encode(&self.message, ENCODED).to_string();

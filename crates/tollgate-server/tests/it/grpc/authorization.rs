@@ -9,7 +9,7 @@ use super::messages::{
     RawHeaders, SocketAddress,
 };
 
-const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+pub const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 fn described(source: &str, http: HttpRequest) -> CheckRequest {
     let socket_address = Some(SocketAddress { address: source.to_owned() });

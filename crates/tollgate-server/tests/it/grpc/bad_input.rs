@@ -8,6 +8,7 @@ use bytes::Bytes;
 use hyper::{HeaderMap, Request, Response};
 use tollgate_testkit::Server;
 
+use super::authorization::CHECK;
 use super::client::{GrpcClient, OK, SHOULD_RATE_LIMIT};
 
 /// Sends one request with this body; returns the head of the response and its trailers.
@@ -32,7 +33,11 @@ fn send(address: SocketAddr, request: Request<()>, body: &[u8]) -> (Response<()>
 }
 
 fn call(method: &str, content_type: &str) -> Request<()> {
-    let uri = format!("http://localhost{SHOULD_RATE_LIMIT}");
+    call_of(SHOULD_RATE_LIMIT, method, content_type)
+}
+
+fn call_of(path: &str, method: &str, content_type: &str) -> Request<()> {
+    let uri = format!("http://localhost{path}");
     let request = Request::builder().method(method).uri(uri).header("content-type", content_type);
     request.body(()).expect("a request")
 }
@@ -53,7 +58,6 @@ fn broken_messages_are_named() {
         (&[0, 0, 0], "3", "the stream ends inside a message"),
         (&[0, 0, 0, 0, 9, 1], "3", "the stream ends inside a message"),
         (&[1, 0, 0, 0, 1, 0], "12", "compressed messages are not supported: send grpc-encoding: identity"),
-        (&[0, 0x40, 0, 0, 0, 1], "8", "the message has 1073741824 bytes: at most 262144"),
         (
             &[0, 0, 0, 0, 1, 0xff],
             "3",
@@ -72,6 +76,20 @@ fn broken_messages_are_named() {
         (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "3", "the call has more than one message"),
     ] {
         assert_eq!(status(server.grpc, body), (code.to_owned(), message.to_owned()), "{body:?}");
+    }
+}
+
+/// Envoy forwards a request after an error of the call if it fails open, and a client can make messages long.
+#[test]
+fn a_message_that_is_too_long_is_a_denial() {
+    let server = Server::start("rules: []");
+    let long: &[u8] = &[0, 0x40, 0, 0, 0, 1];
+    for (path, denied) in [(SHOULD_RATE_LIMIT, true), (CHECK, true), ("/grpc.health.v1.Health/Check", false)]
+    {
+        let (head, trailers) = send(server.grpc, call_of(path, "POST", "application/grpc"), long);
+        let is_answered = trailers.get("grpc-status").is_some_and(|status| status == "0");
+        assert_eq!(is_answered, denied, "{path}: {head:?} {trailers:?}");
+        assert_eq!(head.headers().get("grpc-status").is_some_and(|status| status == "8"), !denied, "{path}");
     }
 }
 
