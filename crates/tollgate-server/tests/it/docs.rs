@@ -64,6 +64,18 @@ fn every_metric_is_documented() {
 }
 
 #[test]
+fn the_page_on_envoy_shows_the_configurations_that_are_tested() {
+    let page = read("docs/envoy.md");
+    for file in ["ratelimit.yaml", "ext-authz.yaml"] {
+        let tested = read(Path::new("examples/envoy").join(file));
+        assert!(
+            page.contains(&format!("```yaml file={file}\n{tested}```\n")),
+            "docs/envoy.md differs from {file}"
+        );
+    }
+}
+
+#[test]
 fn every_route_of_the_admin_api_is_documented() {
     let code = read("crates/tollgate-server/src/admin/router.rs");
     let code = code.split("\nmod tests {").next().unwrap_or_default();

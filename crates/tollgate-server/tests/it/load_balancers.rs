@@ -2,13 +2,11 @@
 //! share a Redis, and an API. Nodes are killed, frozen and started again under traffic.
 
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use tollgate_testkit::{Answer, Client, Server, eventually};
+use tollgate_testkit::{Answer, Server, eventually};
 
-use crate::running_example::{Example, Failing, Node};
+use crate::running_example::{Example, Failing, Node, under_traffic, went_through_tollgate};
 
 const NODES: usize = 3;
 const LIMIT: usize = 5;
@@ -58,58 +56,9 @@ impl Example {
     }
 }
 
-fn went_through_tollgate(answer: &Answer) -> bool {
-    answer.header("ratelimit").is_some()
-}
-
 #[track_caller]
 fn assert_passed(answer: &Answer) {
     assert!(answer.status == 200 && went_through_tollgate(answer), "{answer}");
-}
-
-/// The answers that were not as usual, of two clients that send requests all the time while something happens. One keeps its
-/// connection, the other makes a new one for each request.
-fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> Vec<Answer> {
-    let answers = Mutex::new(Vec::new());
-    let count = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
-    let note = |answer: Answer| {
-        if answer.status != 200 || !went_through_tollgate(&answer) {
-            answers.lock().expect("no panic while the list is held").push(answer);
-        }
-        count.fetch_add(1, Ordering::Relaxed);
-    };
-    let more = |wanted: usize| {
-        let start = count.load(Ordering::Relaxed);
-        eventually("requests are answered", || count.load(Ordering::Relaxed) >= start + wanted);
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut kept = Client::to(example.front);
-            while !stop.load(Ordering::Relaxed) {
-                note(kept.request("GET", "/", &[], b""));
-            }
-        });
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                note(example.request(9, "GET", "/", &[]));
-            }
-        });
-        let stopped = StopOnDrop(&stop);
-        more(50);
-        meanwhile(&more);
-        drop(stopped);
-    });
-    answers.into_inner().expect("no panic while the list is held")
-}
-
-/// Tells the clients to stop, also after a panic: a scope waits for its threads.
-struct StopOnDrop<'s>(&'s AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 fn check_limits(example: &Example) {

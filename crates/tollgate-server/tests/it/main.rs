@@ -12,6 +12,7 @@ mod crash;
 mod decision;
 mod decision_log;
 mod docs;
+mod envoy;
 mod examples;
 mod explain;
 mod fleet_bans;

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ pub struct Example {
     script: Process,
     pub folder: Arc<Folder>,
     pub front: SocketAddr,
+    /// The admin interface of Envoy.
+    pub envoy: SocketAddr,
     /// The port that the load balancer reaches every node on.
     pub port: u16,
     pub nodes: Vec<Node>,
@@ -36,28 +39,40 @@ pub struct Node {
 }
 
 impl Example {
-    /// Starts `examples/NAME/run`; `None`, reported, if something is not installed.
+    /// Starts `examples/NAME/run BALANCER`; `None`, reported, if something is not installed.
     pub fn start(name: &str, balancer: &str, failing: Failing, nodes: usize) -> Option<Example> {
-        for command in [balancer, "redis-server", "python3", "curl"] {
+        Example::start_with(balancer, name, balancer, failing, nodes)
+    }
+
+    /// Starts `examples/NAME/run VARIANT`, which needs `program`.
+    pub fn start_with(
+        program: &str,
+        name: &str,
+        variant: &str,
+        failing: Failing,
+        nodes: usize,
+    ) -> Option<Example> {
+        for command in [program, "redis-server", "python3", "curl"] {
             if find(command).is_none() {
-                not_run(&format!("examples/{name} with {balancer}"), &format!("no {command}"));
+                not_run(&format!("examples/{name} with {variant}"), &format!("no {command}"));
                 return None;
             }
         }
         let folder = Folder::new();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).join("run");
-        let [front, port] = [free_port(), free_port()];
+        let [front, port, envoy] = [free_port(), free_port(), free_port()];
         let mut command = Command::new(script);
-        command.arg(balancer).arg(if failing == Failing::Open { "open" } else { "closed" });
+        command.arg(variant).arg(if failing == Failing::Open { "open" } else { "closed" });
         command.env("TOLLGATE", env!("CARGO_BIN_EXE_tollgate")).env("TMPDIR", folder.path(""));
         command.env("FRONT", front.to_string()).env("NODES", port.to_string());
+        command.env("ENVOY", envoy.to_string());
         for variable in ["ADMIN", "API", "REDIS", "ASK", "PASS"] {
             command.env(variable, free_port().to_string());
         }
         let log = folder.path("run.log");
         let script = Process::start(command.process_group(0), &log);
-        let front = SocketAddr::from(([127, 0, 0, 1], front));
-        let mut example = Example { script, folder, front, port, nodes: Vec::new() };
+        let [front, envoy] = [front, envoy].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let mut example = Example { script, folder, front, envoy, port, nodes: Vec::new() };
         let mut said = String::new();
         eventually("the example runs", || {
             said = std::fs::read_to_string(&log).unwrap_or_default();
@@ -103,5 +118,55 @@ impl Node {
     pub fn kill(&self) {
         let sent = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "a node can be killed");
+    }
+}
+
+/// Whether an answer has the headers of a verdict.
+pub fn went_through_tollgate(answer: &Answer) -> bool {
+    answer.header("ratelimit").is_some()
+}
+
+/// The answers that were not as usual, of two clients that send requests all the time while something happens. One keeps its
+/// connection, the other makes a new one for each request.
+pub fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> Vec<Answer> {
+    let answers = Mutex::new(Vec::new());
+    let count = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let note = |answer: Answer| {
+        if answer.status != 200 || !went_through_tollgate(&answer) {
+            answers.lock().expect("no panic while the list is held").push(answer);
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    let more = |wanted: usize| {
+        let start = count.load(Ordering::Relaxed);
+        eventually("requests are answered", || count.load(Ordering::Relaxed) >= start + wanted);
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut kept = Client::to(example.front);
+            while !stop.load(Ordering::Relaxed) {
+                note(kept.request("GET", "/", &[], b""));
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                note(example.request(9, "GET", "/", &[]));
+            }
+        });
+        let stopped = StopOnDrop(&stop);
+        more(50);
+        meanwhile(&more);
+        drop(stopped);
+    });
+    answers.into_inner().expect("no panic while the list is held")
+}
+
+/// Tells the clients to stop, also after a panic: a scope waits for its threads.
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
