@@ -1,4 +1,4 @@
-//! The admin listener: health, metrics, rules, bans and keys.
+//! The admin listener: dashboard, health, metrics, rules, bans and keys.
 //!
 //! Without tokens it serves local callers only: it checks the `Host` header against DNS rebinding and refuses calls
 //! from other origins.
@@ -21,7 +21,9 @@ use crate::transport::proxy::Proxy;
 mod allow;
 mod audit;
 mod bans;
+mod caller;
 mod cursor;
+mod dashboard;
 mod edit;
 mod enforce;
 mod explain;
@@ -36,7 +38,6 @@ mod request;
 mod response;
 mod router;
 mod rules;
-mod status_page;
 #[cfg(feature = "testing")]
 pub mod testing;
 

@@ -2,6 +2,7 @@
 
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::HeaderMap;
 
 use crate::admin::Admin;
 use crate::caller_auth::{self, RefusedCaller};
@@ -27,6 +28,16 @@ impl Admin {
     /// The name of the caller if it has the role to read; empty for others on an open route.
     pub(super) fn reader_name(&self, request: &Request<Incoming>) -> String {
         self.check_caller(request, Role::Read).map_or_else(|_| String::new(), str::to_owned)
+    }
+
+    /// The highest role of a caller that may read.
+    pub(super) fn role(&self, headers: &HeaderMap) -> Role {
+        let roles = [Role::Admin, Role::Operate];
+        let has = |role: &Role| match &self.tokens {
+            Some(tokens) => caller_auth::authorize_token(tokens, headers, *role).is_ok(),
+            None => true,
+        };
+        roles.into_iter().find(has).unwrap_or(Role::Read)
     }
 
     fn check_caller(&self, request: &Request<Incoming>, needed: Role) -> Result<&str, RefusedCaller<'_>> {

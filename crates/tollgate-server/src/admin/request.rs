@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
 use tollgate::internal::request::percent::{self, Plus};
 
@@ -35,6 +36,10 @@ impl AdminRequest {
 
     pub fn gate(&self) -> &Gate {
         &self.admin.gate
+    }
+
+    pub fn headers(&self) -> &HeaderMap {
+        &self.head.headers
     }
 
     pub fn query(&self) -> &str {

@@ -11,8 +11,8 @@ use crate::admin::health::Detail;
 use crate::admin::request::AdminRequest;
 use crate::admin::response::AdminResponse;
 use crate::admin::{
-    Admin, allow, audit, bans, enforce, explain, health, keys, log, openapi, overrides, queue, rules,
-    status_page,
+    Admin, allow, audit, bans, caller, dashboard, enforce, explain, health, keys, log, openapi, overrides,
+    queue, rules,
 };
 use crate::connection::FullResponse;
 use crate::metrics;
@@ -63,14 +63,14 @@ const fn admin(
 pub static ROUTES: &[AdminRoute] = &[
     open("GET, HEAD", "/healthz", |call| ready_response(health::health(call.gate(), Detail::of(&call)))),
     open("GET, HEAD", "/readyz", |call| ready_response(health::readiness(&call.admin, Detail::of(&call)))),
-    AdminRoute {
-        methods: "GET, HEAD",
-        path: "/",
-        role: Some(Role::Read),
-        handler: |call| ready_response(status_page::show(call.gate())),
-    },
+    open("GET, HEAD", "/", |call| ready_response(dashboard::page(&call))),
+    open("GET, HEAD", "/dashboard/{file}", |call| {
+        let found = dashboard::file(&call);
+        buffered(std::future::ready(found))
+    }),
     read("/metrics", |call| buffered(metrics_page(call))),
     read("/openapi.json", |_| ready_response(openapi::show())),
+    read("/v1/caller", |call| buffered(caller::show(call))),
     read("/v1/rules", |call| buffered(rules::list(call))),
     admin("POST", "/v1/rules", |call| buffered(rules::create(call))),
     admin("POST", "/v1/rules/import", |call| buffered(rules::import(call))),

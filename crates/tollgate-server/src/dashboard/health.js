@@ -1,0 +1,169 @@
+// Health: the panic switch, stores, database, queue, memory, log.
+
+import { button, h, replace, select } from "./dom.js";
+import { Problem, call, get } from "./api.js";
+import { notice, openDialog, attempt } from "./dialog.js";
+import { bar } from "./chart.js";
+import { ago, bytes, count, duration, unix } from "./format.js";
+import { gauge, metrics } from "./metrics.js";
+import { Loaded } from "./page_state.js";
+import { needs, refusal, roleNotice } from "./session.js";
+import { refreshHealth } from "./status.js";
+
+const REFRESH_MS = 4_000;
+
+/** @type {import("./main.js").Page} */
+export function health(place) {
+  const parts = [
+    part("Panic switch", () => get("/v1/enforce"), enforcement),
+    part("Node", loadNode, node),
+    part("Counter store", () => get("/healthz"), store),
+    part("Rules database", () => get("/healthz"), database),
+    part("Memory and state", loadNode, memory),
+    part("Upstreams", loadMetrics, upstreams),
+    part("Nodes", () => optional("/v1/nodes"), nodes),
+    part("Queue", () => optional("/v1/queue?count=1"), queue),
+    part("Log", () => get("/v1/log"), log),
+  ];
+  place.append(roleNotice("admin", "The panic switch") ?? "", h("div", { class: "grid" }, parts.map((each) => each.element)));
+  return () => parts.forEach((each) => each.stop());
+}
+
+/** @param {string} title @param {(signal: AbortSignal) => Promise<any>} load @param {(value: any, refresh: () => void) => Node | (Node | null)[]} show */
+function part(title, load, show) {
+  const loaded = new Loaded(title, load, (value) => {
+    if (loaded.body.contains(document.activeElement)) return; // a control in use is not replaced
+    replace(loaded.body, show(value, () => void loaded.refresh()));
+  }, REFRESH_MS);
+  const element = h("section", { class: "panel", "aria-label": title }, h("h2", null, title), loaded.element);
+  return { element, stop: () => loaded.stop() };
+}
+
+/** A call that some nodes do not have: null there. @param {string} path */
+async function optional(path) {
+  try {
+    return await get(path);
+  } catch (why) {
+    if (why instanceof Problem && why.status === 404) return null;
+    throw why;
+  }
+}
+
+const loadMetrics = async () => metrics(await get("/metrics"));
+
+async function loadNode() {
+  const [health, ready, found] = await Promise.all([get("/healthz"), get("/readyz"), loadMetrics()]);
+  return { health, ready, found };
+}
+
+/** @param {[string, import("./dom.js").Child][]} rows */
+function facts(rows) {
+  return h("dl", { class: "facts tall" }, rows.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+/** @param {boolean} good @param {string} text */
+const verdict = (good, text) => h("span", { class: good ? "passed" : "denied" }, `${good ? "✓" : "✗"} ${text}`);
+
+/** @param {any} value @param {() => void} refresh */
+function enforcement(value, refresh) {
+  const meanings = /** @type {Record<string, string>} */ ({ on: "limits deny", shadow: "limits count, and deny nothing", off: "every request passes uncounted" });
+  const buttons = Object.keys(meanings).map((position) => needs(button(position, () => ask(position), { "aria-pressed": String(value.enforce === position), class: value.enforce === position ? "pressed" : "" }), "admin"));
+  function ask(/** @type {string} */ position) {
+    if (position === value.enforce) return;
+    openDialog(`Switch enforcement to ${position}?`, h("p", null, `${value.scope === "fleet" ? "On all nodes" : "On this node"} ${meanings[position]}.`), {
+      action: `Switch to ${position}`, danger: position !== "on",
+      onaction: async () => {
+        await call("PUT", "/v1/enforce", { body: { enforce: position } });
+        notice(`enforcement is ${position}`);
+        void refreshHealth();
+        refresh();
+      },
+    });
+  }
+  const by = value.who ? `set by ${value.who} ${value.at ? ago(unix(value.at)) : ""}` : "never changed";
+  return [h("div", { class: "segments", role: "group", "aria-label": "Enforcement" }, buttons), h("p", { class: "muted" }, `${meanings[value.enforce]}; for ${value.scope === "fleet" ? "all nodes" : "this node"}, ${by}`)];
+}
+
+/** @param {any} value */
+function node({ health, ready, found }) {
+  const version = found.get("tollgate_build_info")?.[0]?.labels.version ?? found.get("tollgate_build")?.[0]?.labels.version;
+  const reloaded = found.get("tollgate_config_last_reload_success")?.[0]?.value;
+  return facts([
+    ["Status", verdict(health.status === "ok", health.status)],
+    ["Ready", verdict(ready.status === "ready", ready.status)],
+    ["Version", version ?? "–"],
+    ["Generation of the rules", count(ready.rules_generation ?? 0)],
+    ["Rules", count(gauge(found, "tollgate_rules"))],
+    ["Configuration file", reloaded === undefined ? null : verdict(reloaded === 1, reloaded === 1 ? "in force" : "the latest change was rejected")],
+    ...Object.entries(health.tls ?? {}).map(([listener, why]) => /** @type {[string, Node]} */ ([`TLS of ${listener}`, verdict(false, String(why))])),
+  ]);
+}
+
+/** @param {any} health */
+function store(health) {
+  if (!health.store?.length) return h("p", null, health.protection && health.protection !== "on" ? verdict(false, "does not answer") : "Counters are in the memory of this node.");
+  return facts(health.store.map((/** @type {any} */ server) => [server.server, verdict(server.up, server.up ? "answers" : `breaker open: ${server.trouble}`)]));
+}
+
+/** @param {any} health */
+function database(health) {
+  const db = health.rules_db;
+  if (!db) return h("p", null, "None: the rules are those of the configuration file.");
+  const copy = db.copy;
+  return facts([
+    ["Name", db.name],
+    ["In force", `version ${db.version ?? "–"}, from the ${db.source}`],
+    ["Read", db.trouble ? verdict(false, db.trouble) : verdict(true, "up to date")],
+    ["Write", db.writable ? verdict(true, "possible") : verdict(false, db.write_trouble ?? "not possible")],
+    ["Local copy", copy ? (copy.trouble ? verdict(false, copy.trouble) : `version ${copy.version ?? "–"}, ${duration(copy.age_seconds ?? 0)} old`) : null],
+    ["Behind the primary", db.lag ? `${count(db.lag)} changes` : null],
+    ["Left out", db.left_out?.length ? verdict(false, `${db.left_out.length}: ${db.left_out[0].why}`) : null],
+  ]);
+}
+
+/** @param {any} value */
+function memory({ health, found }) {
+  const used = gauge(found, "tollgate_store_bytes");
+  const cap = gauge(found, "tollgate_store_cap_bytes");
+  const state = health.state;
+  return facts([
+    ["Counters", bar(cap ? used / cap : 0, `${bytes(used)} of ${bytes(cap)}`)],
+    ["Keys", count(gauge(found, "tollgate_store_keys"))],
+    ["Full", health.memory ? verdict(false, health.memory) : verdict(true, "no")],
+    ["Evicted", count(gauge(found, "tollgate_store_evicted_total"))],
+    ["Saved state", state ? (state.trouble ? verdict(false, state.trouble) : `${bytes(state.file_bytes ?? 0)}, ${state.age_ms === null ? "not yet written" : `${duration(state.age_ms / 1000)} old`}`) : null],
+  ]);
+}
+
+/** @param {import("./metrics.js").Metrics} found */
+function upstreams(found) {
+  const list = found.get("tollgate_upstream_up") ?? [];
+  if (!list.length) return h("p", null, "None: the proxy is not in use.");
+  return facts(list.map((each) => [each.labels.upstream, verdict(each.value === 1, each.value === 1 ? "up" : "down")]));
+}
+
+/** @param {any} value */
+function nodes(value) {
+  const list = value?.nodes ?? [];
+  if (!list.length) return h("p", null, value ? "No other node has announced itself (advertise)." : "This node knows of no others: not available on this node.");
+  return facts(list.map((/** @type {any} */ each) => [each.name ?? each.node ?? each.address, each.error ? verdict(false, String(each.error)) : `generation ${each.generation ?? each.rules_generation ?? "–"}${each.version ? `, version ${each.version}` : ""}`]));
+}
+
+/** @param {any} value */
+function queue(value) {
+  if (!value) return h("p", null, "None: no rule has on_exceed: queue.");
+  return facts(Object.entries(value.counts).map(([state, number]) => [state, count(Number(number))]));
+}
+
+/** @param {any} value @param {() => void} refresh */
+function log(value, refresh) {
+  const set = (/** @type {any} */ body) => void attempt(async () => {
+    await call("PUT", "/v1/log", { body });
+    notice("the log was changed, until the node restarts");
+    refresh();
+  });
+  const level = needs(select(["error", "warn", "info", "debug"].map((each) => [each, each]), value.level, (chosen) => set({ level: chosen }), { "aria-label": "Level of the log" }), "operate");
+  const format = needs(select(["text", "json"].map((each) => [each, each]), value.format, (chosen) => set({ format: chosen }), { "aria-label": "Format of the log" }), "operate");
+  const why = refusal("operate");
+  return [facts([["Level", level], ["Format", format]]), why ? h("p", { class: "role-notice" }, `Changing the log ${why}.`) : null];
+}

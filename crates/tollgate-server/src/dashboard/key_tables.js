@@ -1,0 +1,44 @@
+// Keys and decisions as they appear on several pages.
+
+import { h } from "./dom.js";
+import { clock, count, unix } from "./format.js";
+import { Table } from "./table.js";
+
+const REASONS = /** @type {Record<string, string>} */ ({
+  ok: "passed", limit: "limited", ban: "banned", allow_list: "passed: allow list", store_error: "store error", no_rule: "passed: no rule",
+});
+
+/** @param {string | null} rule @param {string} key */
+export function keyLink(rule, key) {
+  const query = new URLSearchParams({ ...(rule ? { rule } : {}), key });
+  return h("a", { class: "key", href: `#/keys?${query}`, title: key }, key);
+}
+
+/** @param {string} rule */
+export const ruleLink = (rule) => h("a", { href: `#/rules/${encodeURIComponent(rule)}` }, rule);
+
+/** The outcome with a sign, so that its colour is not all. @param {import("./live.js").Decision} decision */
+export function outcome(decision) {
+  const text = REASONS[decision.reason] ?? decision.reason;
+  return h("span", { class: decision.allowed ? "passed" : "denied" }, decision.allowed ? `✓ ${text}` : `✗ ${text}`);
+}
+
+/** @param {import("./live.js").Decision} decision */
+export function decisionLine(decision) {
+  return h("span", { class: "decision-line" }, h("time", null, clock(unix(decision.at))), outcome(decision), decision.rule && ruleLink(decision.rule));
+}
+
+/**
+ * A count of a sketch lies between `count − error` and `count`.
+ * @param {{ rule: string, key: string, count: number, error: number }[]} keys
+ * @param {string} caption
+ */
+export function topTable(keys, caption) {
+  const table = new Table(caption, [
+    { label: "Key", width: "", cell: (row) => (row.key ? keyLink(row.rule, row.key) : h("span", { class: "muted" }, "all together")) },
+    { label: "Rule", width: "11em", cell: (row) => ruleLink(row.rule) },
+    { label: "Count", width: "8em", numeric: true, cell: (row) => [count(row.count), row.error > 0 && h("span", { class: "muted", title: "the true count may be lower by this" }, ` −${count(row.error)}`)], sort: (row) => row.count },
+  ]);
+  table.setRows(keys);
+  return table;
+}

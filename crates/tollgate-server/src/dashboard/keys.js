@@ -1,0 +1,129 @@
+// Keys: the most limited, the most active and those near their limit; one key under a rule.
+
+import { button, field, h, replace, select } from "./dom.js";
+import { call, get, withQuery } from "./api.js";
+import { bar } from "./chart.js";
+import { notice, openDialog } from "./dialog.js";
+import { ago, count, duration, unix } from "./format.js";
+import { decisionLine, topTable } from "./key_tables.js";
+import { Loaded, empty } from "./page_state.js";
+import { needs, roleNotice } from "./session.js";
+import { askBan } from "./ban_form.js";
+
+const TOP_MS = 5_000;
+const INSPECT_MS = 2_000;
+const TOP_LIMIT = 200;
+
+/** @type {import("./main.js").Page} */
+export function keys(place, _rest, query) {
+  const inspected = inspector(query.get("rule") ?? "", query.get("key") ?? "");
+  const top = topPart();
+  place.append(inspected.element, top.element);
+  return () => {
+    inspected.stop();
+    top.stop();
+  };
+}
+
+function topPart() {
+  let outcome = "denied";
+  let window = "5m";
+  const load = (/** @type {AbortSignal} */ signal) => get(withQuery("/v1/top", { outcome, window, limit: TOP_LIMIT }), { signal });
+  const part = new Loaded("Top keys", load, (value) => {
+    const missing = value.nodes?.missing ?? [];
+    const note = missing.length ? h("p", { class: "role-notice" }, `Not counted: ${missing.join(", ")} did not answer.`) : null;
+    const title = { denied: "No key was limited", allowed: "No key has passed", near: "No key is near its limit" }[/** @type {"denied"} */ (outcome)];
+    replace(part.body, note, value.keys.length ? topTable(value.keys, "Top keys").element : empty(`${title} in this time`, "Counts begin with the first request after the start of the node."));
+  }, TOP_MS);
+  const refresh = () => void part.refresh();
+  const outcomes = select([["denied", "most limited"], ["allowed", "most active"], ["near", "near their limit"]], outcome, (value) => { outcome = value; refresh(); }, { "aria-label": "Which keys" });
+  const windows = select([["1m", "last minute"], ["5m", "last 5 minutes"], ["1h", "last hour"]], window, (value) => { window = value; refresh(); }, { "aria-label": "Time range" });
+  const element = h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Top keys"), h("div", { class: "buttons" }, outcomes, windows)), part.element);
+  return { element, stop: () => part.stop() };
+}
+
+/** @param {string} rule @param {string} key */
+function inspector(rule, key) {
+  const ruleInput = h("input", { value: rule, name: "rule", placeholder: "login", autocomplete: "off", spellcheck: "false" });
+  const keyInput = h("input", { value: key, name: "key", placeholder: "ip:203.0.113.7", autocomplete: "off", spellcheck: "false" });
+  const result = h("div");
+  const form = h("form", { class: "toolbar", onsubmit: (/** @type {Event} */ event) => {
+    event.preventDefault();
+    const query = new URLSearchParams({ rule: ruleInput.value.trim(), key: keyInput.value.trim() });
+    location.hash = `#/keys?${query}`;
+  } }, field("Rule", ruleInput), field("Key", keyInput), h("button", { type: "submit", class: "primary" }, "Inspect"));
+  const element = h("section", { class: "panel" }, h("h2", null, "One key"), form, result);
+  if (!rule) {
+    if (key) replace(result, h("p", { class: "muted" }, "Name the rule whose counter of this key is to be shown."), keyButtons("", key, () => {}));
+    return { element, stop: () => {} };
+  }
+  const path = withQuery("/v1/keys", { rule, key });
+  const part = new Loaded("Key", (signal) => get(path, { signal }), (report) => replace(part.body, keyReport(report), keyButtons(rule, key, () => void part.refresh())), INSPECT_MS);
+  const recent = new Loaded("Recent decisions", (signal) => loadDecisions(rule, key, signal), (found) => replace(recent.body,
+    h("h3", null, "Recent decisions"),
+    found.length ? h("ul", { class: "lines" }, found.map((/** @type {any} */ each) => h("li", null, decisionLine(each)))) : h("p", { class: "muted" }, "None is recorded: the rings hold the latest ones only.")), INSPECT_MS);
+  replace(result, part.element, recent.element);
+  return { element, stop: () => { part.stop(); recent.stop(); } };
+}
+
+/** Both outcomes, newest first. @param {string} rule @param {string} key @param {AbortSignal} signal */
+async function loadDecisions(rule, key, signal) {
+  const of = (/** @type {string} */ outcome) => get(withQuery("/v1/decisions", { outcome, rule, key, limit: 10 }), { signal });
+  const [denied, allowed] = await Promise.all([of("denied"), of("allowed")]);
+  return [...denied.decisions, ...allowed.decisions].sort((a, b) => unix(b.at) - unix(a.at)).slice(0, 10);
+}
+
+/** @param {any} report */
+function keyReport(report) {
+  const rows = report.limits.map((/** @type {any} */ limit) => {
+    const size = limit.used + limit.remaining;
+    const left = unix(limit.reset_at) - Date.now() / 1000;
+    return h("tr", null,
+      h("th", { scope: "row" }, limit.limit), h("td", { class: "wide-only" }, limit.algorithm),
+      h("td", null, bar(size ? limit.used / size : 1, `${count(limit.used)} used`)),
+      h("td", { class: "number" }, count(limit.remaining)),
+      h("td", { class: "number" }, left > 0 ? duration(left) : "full"));
+  });
+  const tracked = report.tries === undefined ? null : h("p", null, `${count(report.tries)} tries, ${count(report.denials)} denials, last seen ${report.last_seen ? ago(unix(report.last_seen)) : "never"} (${report.scope}).`);
+  return h("div", { class: "key-report" },
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Limits of the key" }, h("table", null, h("caption", { class: "hidden" }, "Limits of the key"),
+      h("thead", null, h("tr", null, ["limit", "algorithm", "level", "remaining", "full again in"].map((name, number) => h("th", { scope: "col", class: number > 2 ? "number" : number === 1 ? "wide-only" : null }, name)))),
+      h("tbody", null, rows))),
+    tracked, report.store_error && h("p", { class: "error-text" }, report.store_error));
+}
+
+/** @param {string} rule @param {string} key @param {() => void} done */
+function keyButtons(rule, key, done) {
+  const reset = button("Reset…", () => confirmReset(rule, key, done));
+  const override = button("Override…", () => askOverride(rule, key, done));
+  return h("div", null,
+    h("div", { class: "buttons" },
+      rule && needs(reset, "operate"), key && needs(button("Ban…", () => askBan(key, done)), "operate"), rule && key && needs(override, "admin")),
+    roleNotice("operate", "Resetting and banning"), roleNotice("admin", "Overriding"));
+}
+
+/** @param {string} rule @param {string} key @param {() => void} done */
+function confirmReset(rule, key, done) {
+  openDialog("Reset the counters of this key?", h("p", null, h("b", null, key || "all requests together"), ` under rule ${rule} may use its whole limit again.`), {
+    action: "Reset",
+    onaction: async () => {
+      await call("DELETE", withQuery("/v1/keys", { rule, key }));
+      notice("the key was reset");
+      done();
+    },
+  });
+}
+
+/** @param {string} rule @param {string} key @param {() => void} done */
+function askOverride(rule, key, done) {
+  const limits = h("input", { name: "limits", placeholder: "50/m, 500/h", required: true, autocomplete: "off" });
+  openDialog("Limits of this key", h("div", null, h("p", null, h("b", null, key), ` under rule ${rule}`), field("Limits", limits, "separated by commas")), {
+    action: "Set",
+    onaction: async () => {
+      const list = limits.value.split(",").map((each) => each.trim()).filter(Boolean);
+      await call("POST", "/v1/overrides", { body: { rule, key, limits: list } });
+      notice("the override is in force");
+      done();
+    },
+  });
+}

@@ -1,0 +1,24 @@
+// The metrics page (OpenMetrics text) as values.
+
+/** @typedef {Map<string, { labels: Record<string, string>, value: number }[]>} Metrics */
+
+const LINE = /^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)/;
+const LABEL = /([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"/g;
+
+/** @param {string} text @returns {Metrics} */
+export function metrics(text) {
+  /** @type {Metrics} */
+  const found = new Map();
+  for (const line of text.split("\n")) {
+    const match = line.startsWith("#") ? null : LINE.exec(line);
+    if (!match) continue;
+    const labels = Object.fromEntries([...(match[2] ?? "").matchAll(LABEL)].map(([, name, value]) => [name, value.replace(/\\(.)/g, "$1")]));
+    const samples = found.get(match[1]) ?? [];
+    samples.push({ labels, value: Number(match[3]) });
+    found.set(match[1], samples);
+  }
+  return found;
+}
+
+/** The value of a metric without labels. @param {Metrics} found @param {string} name */
+export const gauge = (found, name) => found.get(name)?.[0]?.value ?? 0;

@@ -1,0 +1,208 @@
+// Overview: whether it protects, in one sentence; the traffic; what it runs on; the keys that are limited most.
+
+import { h, replace, select } from "./dom.js";
+import { get, withQuery } from "./api.js";
+import { StackedChart } from "./chart.js";
+import { ago, bytes, count, micros, rate } from "./format.js";
+import { gauge, metrics } from "./metrics.js";
+import { live } from "./live.js";
+import { Loaded, empty, unavailable } from "./page_state.js";
+import { lastHealth } from "./status.js";
+import { decisionLine, keyLink, topTable } from "./key_tables.js";
+
+const RATE_SECONDS = 5;
+const RECENT = 8;
+const SERIES = [
+  { key: "allowed", label: "passed" },
+  { key: "denied", label: "limited" },
+  { key: "banned", label: "banned" },
+  { key: "shadow_denied", label: "would be limited (shadow)", line: true },
+];
+/** @type {Record<string, { step: string, seconds: number, unit: string }>} */
+const RANGES = {
+  "5m": { step: "live", seconds: 300, unit: "/s" },
+  "1h": { step: "minute", seconds: 3600, unit: "/min" },
+  "24h": { step: "minute", seconds: 86_400, unit: "/min" },
+  "30d": { step: "hour", seconds: 30 * 86_400, unit: "/h" },
+};
+
+/** @type {import("./main.js").Page} */
+export function overview(place) {
+  const sentence = h("p", { class: "sentence", id: "sentence" });
+  const detail = h("p", { class: "muted", id: "sentence-detail" });
+  const traffic = trafficPart();
+  const recent = h("div");
+  const strip = new Loaded("Health", loadStrip, (value) => replace(strip.body, stripTiles(value)), 5_000);
+  const top = new Loaded("Top keys", (signal) => get("/v1/top?outcome=denied&window=5m&limit=5", { signal }), (value) => replace(top.body, topKeys(value)), 5_000);
+
+  const show = () => {
+    const [first, second] = words();
+    replace(sentence, first);
+    replace(detail, second);
+    traffic.show();
+    replace(recent, recentDenials());
+  };
+  const end = live.subscribe(show);
+  const timer = setInterval(show, 2_000); // an idle node sends no seconds
+  place.append(
+    h("section", { "aria-label": "Protection" }, sentence, detail),
+    h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Requests"), traffic.control), traffic.element),
+    strip.element,
+    h("div", { class: "columns" },
+      h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Most limited keys"), h("a", { href: "#/keys" }, "All keys")), top.element),
+      h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Latest denials"), h("a", { href: "#/decisions" }, "All decisions")), recent)));
+  show();
+  return () => {
+    end();
+    clearInterval(timer);
+    traffic.stop();
+    strip.stop();
+    top.stop();
+  };
+}
+
+/** The state of the node in one sentence, and what belongs to it. @returns {[string, string]} */
+export function words() {
+  const health = lastHealth();
+  const latest = live.seconds.at(-1);
+  const enforce = latest?.enforce ?? health?.enforce;
+  const start = enforce === "off" ? "Not protecting" : enforce === "shadow" ? "Only watching (shadow)" : health?.protection === "off" ? "Not protecting" : "Protecting";
+  if (live.state === "missing") return [`${start}.`, "This node has no live data."];
+  const now = Date.now() / 1000;
+  const recent = live.seconds.filter((second) => second.at > now - RATE_SECONDS - 2).slice(-RATE_SECONDS);
+  if (!latest || recent.length === 0) {
+    return [`${start}: no requests now.`, latest ? `The last one was ${ago(latest.at)}.` : "None was decided since this page was opened."];
+  }
+  const mean = (/** @type {(second: import("./live.js").Second) => number} */ of) => recent.reduce((sum, each) => sum + of(each), 0) / recent.length;
+  const clients = Math.max(...recent.map((each) => each.clients_limited));
+  const limited = mean((each) => each.denied + each.banned);
+  const shadow = mean((each) => each.shadow_denied);
+  const parts = [`${rate(mean((each) => each.allowed))}/s pass`, `${rate(limited)}/s limited`];
+  if (limited > 0 && clients > 0) parts[1] += ` (${count(clients)} client${clients === 1 ? "" : "s"})`;
+  if (shadow > 0) parts.push(`${rate(shadow)}/s would be`);
+  const latency = latest.latency ? `Decisions: p50 ${micros(latest.latency.p50_us)}, p99 ${micros(latest.latency.p99_us)}. ` : "";
+  return [`${start}: ${parts.join(", ")}.`, `${latency}${count(latest.near_limit)} near their limit.`];
+}
+
+function trafficPart() {
+  const chart = new StackedChart("Requests by outcome", SERIES);
+  const state = h("div");
+  const control = select([["5m", "last 5 minutes"], ["1h", "last hour"], ["24h", "last 24 hours"], ["30d", "last 30 days"]], "5m", choose, { "aria-label": "Time range" });
+  const element = h("div", null, state, chart.element);
+  /** @type {Loaded | null} */
+  let loaded = null;
+  let range = "5m";
+  /** @type {import("./chart.js").Change[]} */
+  let changes = [];
+
+  /** @param {string} value */
+  function choose(value) {
+    range = value;
+    loaded?.stop();
+    loaded = null;
+    const { step, seconds, unit } = RANGES[value];
+    const from = () => Math.floor(Date.now() / 1000 - seconds);
+    const path = () => withQuery("/v1/series", { step: step === "live" ? "second" : step, from: from() });
+    loaded = new Loaded("Series", (signal) => get(path(), { signal }), (value) => {
+      changes = value.changes ?? [];
+      if (step === "live") merge(value.points);
+      else chart.update(filled(value.points, value.step, from()), changes, unit);
+    }, step === "live" ? 30_000 : 15_000);
+    replace(state, step === "live" ? null : loaded.element);
+    show();
+  }
+
+  /** Seconds from before the page was opened. @type {import("./chart.js").Point[]} */
+  let earlier = [];
+
+  /** @param {import("./chart.js").Point[]} points */
+  function merge(points) {
+    earlier = points;
+    show();
+  }
+
+  function show() {
+    if (range !== "5m") return;
+    chart.element.hidden = live.state === "missing";
+    if (live.state === "missing") return replace(state, unavailable("Live data"));
+    const now = Math.floor(Date.now() / 1000);
+    const known = new Map(earlier.map((point) => [Math.floor(point.at), point]));
+    live.seconds.forEach((second) => known.set(Math.floor(second.at), /** @type {any} */ (second)));
+    const last = Math.max(...known.keys(), now - 2);
+    const points = Array.from({ length: 300 }, (_, number) => known.get(last - 299 + number) ?? none(last - 299 + number));
+    const idle = points.every((point) => SERIES.every((each) => !point[each.key]));
+    replace(state, idle ? noRequests() : null);
+    chart.element.hidden = idle;
+    chart.update(points, changes, "/s");
+  }
+
+  choose("5m");
+  return { element, control, show, stop: () => loaded?.stop() };
+}
+
+/** @param {number} at @returns {import("./chart.js").Point} */
+const none = (at) => ({ at, allowed: 0, denied: 0, banned: 0, shadow_denied: 0 });
+
+/** Points with the steps in which nothing happened. @param {import("./chart.js").Point[]} points @param {number} step @param {number} from */
+function filled(points, step, from) {
+  const known = new Map(points.map((point) => [Math.floor(point.at / step), point]));
+  const first = Math.floor(from / step) + 1;
+  const last = Math.floor(Date.now() / 1000 / step);
+  return Array.from({ length: Math.max(2, last - first + 1) }, (_, number) => known.get(first + number) ?? none((first + number) * step));
+}
+
+function noRequests() {
+  return empty("No requests in the last five minutes", "Send one to the decision API, or to the proxy:", [
+    `curl -d '{"method":"GET","path":"/","ip":"203.0.113.7"}' 127.0.0.1:8080/v1/check`,
+    "tollgate check GET / --ip 203.0.113.7",
+  ]);
+}
+
+/** @param {any} value */
+function topKeys(value) {
+  if (value.keys.length) return topTable(value.keys, "Most limited keys of the last five minutes").element;
+  return empty("No key was limited in the last five minutes", "Keys appear here as soon as a limit denies them.");
+}
+
+function recentDenials() {
+  if (live.state === "missing") return unavailable("Live decisions");
+  const denied = live.decisions.filter((each) => !each.allowed).slice(0, RECENT);
+  if (!denied.length) return empty("No denials since this page was opened", "They appear here within a second.");
+  return h("ul", { class: "lines" }, denied.map((each) => h("li", null, decisionLine(each), each.key && keyLink(each.rule, each.key))));
+}
+
+/** @param {AbortSignal} signal */
+async function loadStrip(signal) {
+  const [health, text] = await Promise.all([get("/healthz", { signal }), get("/metrics", { signal })]);
+  return { health, found: metrics(text) };
+}
+
+/** @param {{ health: any, found: import("./metrics.js").Metrics }} value */
+function stripTiles({ health, found }) {
+  const used = gauge(found, "tollgate_store_bytes");
+  const cap = gauge(found, "tollgate_store_cap_bytes");
+  const upstreams = found.get("tollgate_upstream_up") ?? [];
+  const up = upstreams.filter((each) => each.value === 1).length;
+  const servers = health.store ?? [];
+  const down = servers.filter((/** @type {any} */ server) => !server.up).length;
+  return h("div", { class: "tiles" },
+    tile("Counters", servers.length ? (down ? `✗ ${down} of ${servers.length} down` : `✓ ${servers.length} up`) : "in memory", down ? "bad" : ""),
+    tile("Rules database", database(health.rules_db), health.rules_db?.trouble ? "bad" : ""),
+    tile("Upstreams", upstreams.length ? `${up === upstreams.length ? "✓" : "✗"} ${up} of ${upstreams.length} up` : "none", up < upstreams.length ? "bad" : ""),
+    tile("Rules", count(gauge(found, "tollgate_rules"))),
+    tile("Bans", count(gauge(found, "tollgate_bans"))),
+    tile("Keys in memory", count(gauge(found, "tollgate_store_keys"))),
+    tile("Memory", `${bytes(used)} of ${bytes(cap)}`, health.memory ? "bad" : ""));
+}
+
+/** @param {any} db */
+function database(db) {
+  if (!db) return "none";
+  if (db.trouble) return "✗ cannot be read";
+  return db.source === "database" ? `✓ version ${db.version ?? "–"}` : `from the ${db.source === "copy" ? "local copy" : "file only"}`;
+}
+
+/** @param {string} label @param {string} value @param {string} [kind] */
+function tile(label, value, kind = "") {
+  return h("div", { class: `tile ${kind}` }, h("span", { class: "label" }, label), h("span", { class: "value" }, value));
+}

@@ -1,0 +1,52 @@
+// The effect of rules on the recorded sample of live traffic (`/v1/simulate`).
+
+import { h, replace } from "./dom.js";
+import { Problem, call } from "./api.js";
+import { count, percent } from "./format.js";
+import { failed, unavailable } from "./page_state.js";
+
+/**
+ * @typedef {object} Outcome
+ * @property {number} requests
+ * @property {number} denied
+ * @property {{ rule: string, requests: number, denied: number, clients: number }[]} by_rule
+ * @property {{ key: string, requests: number, denied: number }[]} clients
+ * @property {Outcome} [compare]
+ */
+
+/** @param {string} rules YAML @param {AbortSignal} [signal] @returns {Promise<Outcome>} */
+export async function simulateRules(rules, signal) {
+  const { body } = await call("POST", "/v1/simulate", { body: { rules, sample: "live" }, signal });
+  return body;
+}
+
+/**
+ * Shows what a draft of one rule does, next to the rule in force.
+ * @param {Element} place
+ * @param {string} rules
+ * @param {string | null} id
+ * @param {() => boolean} isCurrent whether the answer is still wanted
+ */
+export async function effect(place, rules, id, isCurrent) {
+  try {
+    const outcome = await simulateRules(rules);
+    if (isCurrent()) replace(place, effectTable(outcome, id));
+  } catch (why) {
+    if (!isCurrent()) return;
+    replace(place, why instanceof Problem && why.isMissing ? unavailable("Simulation") : failed(why, "Simulation"));
+  }
+}
+
+/** @param {Outcome} outcome @param {string | null} id */
+function effectTable(outcome, id) {
+  const none = { requests: 0, denied: 0, clients: 0 };
+  const draft = outcome.by_rule.find((each) => each.rule === id) ?? none;
+  const now = outcome.compare?.by_rule.find((each) => each.rule === id) ?? none;
+  if (outcome.requests === 0) return h("p", { class: "muted" }, "The sample is empty: it records one key of 256 while requests arrive.");
+  const row = (/** @type {string} */ label, /** @type {typeof none} */ of) =>
+    h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "number" }, count(of.requests)), h("td", { class: "number" }, `${count(of.denied)} (${percent(of.denied, of.requests)})`), h("td", { class: "number" }, count(of.clients)));
+  return h("table", { id: "effect" },
+    h("caption", { class: "hidden" }, "Effect on the recorded sample"),
+    h("thead", null, h("tr", null, ["", "requests", "denied", "clients"].map((name) => h("th", { scope: "col", class: "number" }, name || h("span", { class: "hidden" }, "rules"))))),
+    h("tbody", null, row("in force", now), row("draft", draft)));
+}

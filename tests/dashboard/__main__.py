@@ -1,0 +1,43 @@
+"""The dashboard in Chromium, against real nodes.
+
+usage: scripts/dashboard [WORD …]           the cases whose names contain one of the words
+       scripts/dashboard --screenshots      writes docs/dashboard again
+"""
+
+import os
+import sys
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/harness"))
+sys.path.insert(0, str(ROOT / "target/servers/playwright"))
+
+arguments = sys.argv[1:]
+if "--help" in arguments or "-h" in arguments:
+    print(__doc__.strip())
+    sys.exit(0)
+
+try:
+    import browser
+except ImportError as missing:
+    print(f"NOT RUN: {missing}: scripts/servers installs it")
+    if log := os.environ.get("TOLLGATE_NOT_RUN"):
+        with open(log, "a") as file:
+            file.write("the dashboard: Playwright or Chromium is not installed\n")
+    sys.exit(0)
+
+if arguments == ["--screenshots"]:
+    import screenshots
+
+    screenshots.write()
+    sys.exit(0)
+
+# Each module registers its cases when it is imported.
+import access
+import accessibility
+import editing
+import live
+import lists
+
+sys.exit(browser.run_all(arguments))

@@ -1,0 +1,114 @@
+"""Edits: bans, rules with validation, stale edits, reverts."""
+
+from playwright.sync_api import expect
+
+from browser import case, open_page, visit
+from node import Node
+
+RULES = "rules_db: sqlite:tollgate.db\nrules: [{ id: all, key: ip, limit: 1000/m }]"
+CHECKOUT = {"id": "checkout", "match": "POST /checkout", "key": ["user"], "limits": ["10/m"]}
+
+
+@case
+def a_banned_key_is_refused_until_it_is_lifted(browser):
+    node = Node(RULES)
+    client = {"method": "GET", "path": "/", "ip": "203.0.113.9"}
+    assert node.check(**client).status == 200
+    page = open_page(browser, node, "bans")
+    page.get_by_role("button", name="Ban a key…").click()
+    page.get_by_role("dialog").get_by_label("Key").fill("ip:203.0.113.9")
+    page.get_by_role("dialog").get_by_label("Reason").fill("scraping")
+    page.get_by_role("dialog").get_by_role("button", name="Ban").click()
+    expect(page.get_by_role("cell", name="ip:203.0.113.9", exact=True)).to_be_visible()
+    assert node.check(**client).status == 403
+    page.get_by_role("button", name="Lift the ban of ip:203.0.113.9").click()
+    page.get_by_role("dialog").get_by_role("button", name="Lift").click()
+    expect(page.get_by_text("Nobody is banned")).to_be_visible()
+    assert node.check(**client).status == 200
+
+
+@case
+def a_rule_is_edited_checked_applied_and_reverted(browser):
+    node = Node(RULES)
+    assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
+    page = open_page(browser, node, "rules")
+    page.get_by_role("link", name="checkout").click()
+    draft = page.get_by_label("Rule (YAML)")
+    expect(draft).to_have_value("id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [10/m]\n")
+    draft.fill("id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [ten/m]\n")
+    expect(page.locator(".problems")).to_contain_text("line 4")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    draft.fill("id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [20/m]\n")
+    expect(page.locator(".problems")).to_contain_text("valid")
+    expect(page.locator(".diff").first).to_contain_text('+ limits: ["20/m"]')
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["10/m"], "nothing is written by a check"
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("rule checkout is in force")).to_be_visible()
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["20/m"]
+    visit(page, "changes")
+    latest = page.locator(".changes > li").first
+    expect(latest).to_contain_text("rule checkout changed")
+    expect(latest).to_contain_text('− limits: ["10/m"]')
+    latest.get_by_role("button", name="Revert change").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revert").click()
+    expect(page.locator(".changes > li").first).to_contain_text("reverts 0-2")
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["10/m"]
+
+
+@case
+def a_stale_edit_is_refused_and_shown_as_three_versions(browser):
+    node = Node(RULES)
+    assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
+    page = open_page(browser, node, "rules/checkout")
+    draft = page.get_by_label("Rule (YAML)")
+    expect(draft).to_be_visible()
+    other = {**CHECKOUT, "limits": ["30/m"], "mode": "shadow"}
+    assert node.admin("PUT", "/v1/rules/checkout", other).status == 200
+    mine = "id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [20/m]\n"
+    draft.fill(mine)
+    page.get_by_role("button", name="Apply").click()
+    conflict = page.get_by_role("region", name="Conflict")
+    expect(conflict).to_contain_text("nothing was written")
+    row = conflict.get_by_role("row", name="limits")
+    for text in ['["10/m"]', '["30/m"]', '["20/m"]', "conflict"]:
+        expect(row).to_contain_text(text)
+    expect(conflict.get_by_role("row", name="mode")).to_contain_text("changed by another")
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["30/m"]
+    conflict.get_by_role("button", name="Keep my draft").click()
+    expect(draft).to_have_value(mine)
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("rule checkout is in force")).to_be_visible()
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["20/m"]
+
+
+@case
+def a_rule_is_created_and_deleted(browser):
+    node = Node(RULES)
+    page = open_page(browser, node, "rules")
+    page.get_by_role("button", name="New rule").click()
+    page.get_by_label("Rule (YAML)").fill("id: fresh\nkey: ip\nlimit: 1/h\n")
+    page.get_by_role("button", name="Create").click()
+    expect(page).to_have_url(f"http://127.0.0.1:{node.admin_port}/#/rules/fresh")
+    assert node.passed(3, method="GET", path="/", ip="203.0.113.9") == 1
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_text("rule fresh was deleted")).to_be_visible()
+    assert node.passed(3, method="GET", path="/", ip="203.0.113.9") == 3
+    visit(page, "rules/all")
+    expect(page.get_by_text("This rule is in the configuration file")).to_be_visible()
+    expect(page.get_by_label("Rule (YAML)")).not_to_be_editable()
+
+
+@case
+def a_key_is_inspected_and_reset(browser):
+    node = Node("rules: [{ id: login, key: ip, limit: 5/h }]")
+    assert node.passed(7, ip="203.0.113.9") == 5
+    page = open_page(browser, node, "keys")
+    page.get_by_label("Rule").fill("login")
+    page.get_by_label("Key", exact=True).fill("ip:203.0.113.9")
+    page.get_by_role("button", name="Inspect").click()
+    expect(page.locator(".key-report")).to_contain_text("5 used")
+    page.get_by_role("button", name="Reset…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Reset").click()
+    expect(page.locator(".key-report")).to_contain_text("0 used")
+    assert node.passed(1, ip="203.0.113.9") == 1

@@ -1,0 +1,1 @@
+"""Live data: charts, decisions, reconnects. A node without these calls says so."""
