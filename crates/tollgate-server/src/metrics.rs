@@ -124,7 +124,7 @@ impl MetricsWriter<'_> {
         }
         self.histogram(
             "tollgate_decision_seconds",
-            "Time of a decision. One in 16 is measured, chosen at random.",
+            "Time of a decision. One in 64 is measured, chosen at random.",
             &gate.decision_times.latencies,
         )?;
         self.rules(&gate.rule_series, &engine.policy())?;
