@@ -230,6 +230,15 @@ impl PolicySnapshot {
         })
     }
 
+    /// The key of a hit under a rule, of the first of several values; `None` if a part is missing. It is empty for a
+    /// rule without a key.
+    pub fn key_of(&self, hit: &Hit<'_>, rule: &Rule) -> Option<Key> {
+        let part =
+            |attribute: &Attribute| Some((attribute.clone(), self.value(hit, attribute)?.into_owned()));
+        let parts = rule.key.iter().map(part).collect::<Option<Vec<_>>>()?;
+        Key::new(parts).ok()
+    }
+
     /// The different values of an attribute.
     #[inline]
     pub fn values<'h>(&self, hit: &'h Hit<'_>, attribute: &Attribute) -> AttributeValues<'h> {

@@ -55,8 +55,9 @@ impl VerdictId {
         VerdictId { node, generation, sequence: (stripe as u64) << Self::NUMBER_BITS | number }
     }
 
+    /// The stripe of the thread that decided.
     #[inline]
-    pub(crate) fn stripe(&self) -> usize {
+    pub fn stripe(&self) -> usize {
         (self.sequence >> Self::NUMBER_BITS) as usize
     }
 
@@ -203,9 +204,14 @@ impl LimitVerdict {
         self.skipped
     }
 
+    /// The fingerprint of the key under the rule.
+    pub fn key(&self) -> Fingerprint {
+        self.key
+    }
+
     /// Whether the rule counts this request.
     #[inline]
-    pub(crate) fn is_counted(&self) -> bool {
+    pub fn is_counted(&self) -> bool {
         self.key_denial.is_none()
     }
 
@@ -313,7 +319,8 @@ impl EngineVerdict {
     }
 
     /// The limits in groups: those of one key under one rule.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &[LimitVerdict]> {
+    #[inline]
+    pub fn keys(&self) -> impl Iterator<Item = &[LimitVerdict]> {
         self.limits.chunk_by(|_, next| !next.starts_key)
     }
 

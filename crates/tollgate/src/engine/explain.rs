@@ -3,7 +3,7 @@
 use crate::ban::Ban;
 use crate::engine::EngineCore;
 use crate::hit::Hit;
-use crate::identity::{Attribute, Key};
+use crate::identity::Key;
 use crate::policy::{AllowSource, PolicySnapshot};
 use crate::rule::Rule;
 use crate::time::Time;
@@ -30,9 +30,6 @@ impl PolicySnapshot {
     /// The key of a hit under a rule as text, the first of several; `None` if a part is missing.
     #[inline(never)]
     pub fn key_text(&self, hit: &Hit<'_>, rule: &Rule) -> Option<String> {
-        let part =
-            |attribute: &Attribute| Some((attribute.clone(), self.value(hit, attribute)?.into_owned()));
-        let parts = rule.key.iter().map(part).collect::<Option<Vec<_>>>()?;
-        Key::new(parts).ok().map(|key| key.to_string())
+        self.key_of(hit, rule).map(|key| key.to_string())
     }
 }

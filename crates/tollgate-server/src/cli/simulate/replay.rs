@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate::internal::engine::{EngineSetup, LogKeys};
-use tollgate::internal::identity::{Attribute, Key};
+use tollgate::internal::identity::Attribute;
 use tollgate::internal::limit::Shape;
 use tollgate::internal::rule::{Rule, RuleMode};
 use tollgate::internal::verdict::Reason;
@@ -128,13 +128,7 @@ fn min_memory(rule: &Rule) -> usize {
 
 /// The key of a rule, the first of several values; empty for a rule without a key.
 fn key_text(policy: &PolicySnapshot, hit: &Hit<'_>, rule: &Rule) -> String {
-    let part = |attribute: &Attribute| {
-        let value = policy.value(hit, attribute)?;
-        Some((attribute.clone(), value.into_owned()))
-    };
-    let parts: Option<Vec<_>> = rule.key.iter().map(part).collect();
-    let key = parts.filter(|parts| !parts.is_empty()).and_then(|parts| Key::new(parts).ok());
-    key.map(|key| key.to_string()).unwrap_or_default()
+    policy.key_of(hit, rule).map(|key| key.to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]
