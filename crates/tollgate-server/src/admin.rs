@@ -9,7 +9,7 @@ use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::header::{HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Request, StatusCode};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use crate::connection::{FullResponse, Shutdown};
 use crate::gate::Gate;
@@ -18,18 +18,21 @@ use crate::response::ProblemDetails;
 use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 
+mod activity;
 mod allow;
 mod audit;
 mod bans;
 mod caller;
 mod cursor;
 mod dashboard;
+mod decisions;
 mod edit;
 mod enforce;
 mod explain;
 mod guard;
 mod health;
 mod keys;
+mod live;
 mod log;
 mod openapi;
 mod overrides;
@@ -38,8 +41,10 @@ mod request;
 mod response;
 mod router;
 mod rules;
+mod series;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod top;
 
 use response::AdminResponse;
 
@@ -51,6 +56,8 @@ pub struct Admin {
     shutdown: Shutdown,
     /// Held by an import: one at a time, since each may use much memory.
     importing: Mutex<()>,
+    /// One permit per open stream of `/v1/live`.
+    streams: Arc<Semaphore>,
 }
 
 impl Admin {
@@ -60,7 +67,15 @@ impl Admin {
         tokens: Option<Arc<Tokens>>,
         shutdown: Shutdown,
     ) -> Admin {
-        Admin { gate, proxy, tokens, refusals: LogLimiter::default(), shutdown, importing: Mutex::default() }
+        Admin {
+            gate,
+            proxy,
+            tokens,
+            refusals: LogLimiter::default(),
+            shutdown,
+            importing: Mutex::default(),
+            streams: Arc::new(Semaphore::new(live::MAX_STREAMS)),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use crate::config_history::ConfigHistory;
 use crate::connection::OpenConnections;
 use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
+use crate::insight::{Decided, Insight};
 use crate::jwt::KeySet;
 use crate::log::LogSettings;
 use crate::metrics::{DecisionTimes, RequestCounts, RuleSeries};
@@ -65,6 +66,8 @@ pub struct Gate {
     pub connections: OpenConnections,
     /// The rules that have metrics of their own.
     pub rule_series: RuleSeries,
+    /// Counts of all decisions for the admin API, once it is served.
+    pub insight: OnceLock<Insight>,
     /// Certificates of the listeners that have one.
     pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
     /// Whether all listeners accept connections.
@@ -131,6 +134,7 @@ impl Gate {
             decision_times: DecisionTimes::default(),
             connections: OpenConnections::default(),
             rule_series: RuleSeries::default(),
+            insight: OnceLock::new(),
             tls: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
             config_file: OnceLock::new(),
@@ -213,8 +217,9 @@ impl Gate {
     pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         let timer = self.decision_times.start(1);
         let verdict = self.decide(snapshot, hit, now, DecisionMode::Check).await;
-        self.decision_times.stop(timer);
+        let latency = self.decision_times.stop(timer);
         self.log_decision(snapshot, hit, &verdict);
+        self.count_decision(Decided { policy: &snapshot.policy, hit, verdict: &verdict, at: now, latency });
         verdict
     }
 
@@ -233,9 +238,11 @@ impl Gate {
         if self.central.get().is_none() {
             let timer = self.decision_times.start(hits.len());
             let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
-            self.decision_times.stop(timer);
+            let mut latency = self.decision_times.stop(timer);
             for (hit, verdict) in hits.iter().zip(&verdicts) {
                 self.log_decision(snapshot, hit, verdict);
+                let latency = latency.take();
+                self.count_decision(Decided { policy: &snapshot.policy, hit, verdict, at: now, latency });
             }
             return verdicts;
         }
@@ -266,6 +273,13 @@ impl Gate {
         }
     }
 
+    #[inline]
+    fn count_decision(&self, decided: Decided<'_, '_>) {
+        if let Some(insight) = self.insight.get() {
+            insight.record(&decided);
+        }
+    }
+
     async fn decide(
         &self,
         GateSnapshot { policy, .. }: &GateSnapshot,
@@ -292,7 +306,10 @@ impl Gate {
             None => self.engine.decide_separate(policy, hit, now, mode),
             Some(central) => self.decide_central(central, policy, hit, now, mode).await,
         };
-        self.decision_times.stop(timer);
+        let latency = self.decision_times.stop(timer);
+        if mode == DecisionMode::Check {
+            self.count_decision(Decided { policy, hit, verdict: &verdict, at: now, latency });
+        }
         verdict
     }
 

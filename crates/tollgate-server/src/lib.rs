@@ -20,6 +20,7 @@ mod envoy;
 mod error_response;
 mod fleet_bans;
 mod gate;
+mod insight;
 mod json_body;
 mod jwt;
 mod log;

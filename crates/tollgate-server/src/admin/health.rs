@@ -34,6 +34,15 @@ impl Detail {
 
 /// Liveness, and whether all limits are enforced as configured.
 pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
+    response::json(StatusCode::OK, &health_json(gate, detail))
+}
+
+/// `ok` or `impaired`.
+pub fn status(gate: &Gate) -> Value {
+    health_json(gate, Detail::None)["status"].take()
+}
+
+fn health_json(gate: &Gate, detail: Detail) -> Value {
     let mut health = central_health(gate, detail);
     let enforce = gate.engine.enforce();
     health["enforce"] = enforce.name().into();
@@ -77,7 +86,7 @@ pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
         health["status"] = "impaired".into();
         health["tls"] = troubles.into();
     }
-    response::json(StatusCode::OK, &health)
+    health
 }
 
 const UNUSABLE_CERTIFICATE: &str = "the new certificate cannot be used, the one before it is in force";

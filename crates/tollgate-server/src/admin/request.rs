@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::Request;
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
 use hyper::http::request::Parts;
+use hyper::{Request, StatusCode};
 use tollgate::internal::request::percent::{self, Plus};
 
 use crate::admin::Admin;
 use crate::connection::{ReadBodyError, read_body, read_body_within};
 use crate::gate::Gate;
+use crate::insight::Insight;
 use crate::response::ProblemDetails;
 
 const DEFAULT_LIMIT: usize = 100;
@@ -40,6 +41,12 @@ impl AdminRequest {
 
     pub fn headers(&self) -> &HeaderMap {
         &self.head.headers
+    }
+
+    /// The counts of all decisions.
+    pub fn insight(&self) -> Result<&Insight, ProblemDetails> {
+        let starting = || ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "the node is starting");
+        self.gate().insight.get().ok_or_else(starting)
     }
 
     pub fn query(&self) -> &str {

@@ -11,8 +11,8 @@ use crate::admin::health::Detail;
 use crate::admin::request::AdminRequest;
 use crate::admin::response::AdminResponse;
 use crate::admin::{
-    Admin, allow, audit, bans, caller, dashboard, enforce, explain, health, keys, log, openapi, overrides,
-    queue, rules,
+    Admin, activity, allow, audit, bans, caller, dashboard, decisions, enforce, explain, health, keys, live,
+    log, openapi, overrides, queue, rules, series, top,
 };
 use crate::connection::FullResponse;
 use crate::metrics;
@@ -100,6 +100,11 @@ pub static ROUTES: &[AdminRoute] = &[
     },
     read("/v1/keys", |call| buffered(keys::show(call))),
     operate("DELETE", "/v1/keys", |call| buffered(keys::reset(call))),
+    read("/v1/live", |call| Box::pin(live::show(call))),
+    read("/v1/series", |call| buffered(series::show(call))),
+    read("/v1/top", |call| buffered(top::list(call))),
+    read("/v1/activity", |call| buffered(activity::list(call))),
+    read("/v1/decisions", |call| buffered(decisions::list(call))),
     read("/v1/audit", |call| buffered(audit::list(call))),
     admin("POST", "/v1/audit/{version}/rollback", |call| buffered(audit::rollback(call))),
     read("/v1/queue", |call| buffered(queue::list(call))),

@@ -19,6 +19,7 @@ use crate::cli::{Exit, out};
 use crate::config::{Config, Listen};
 use crate::connection::{self, AddressLimiter, ConnectionOpener, Listener, Shutdown, TrustedSenders};
 use crate::gate::{Gate, tracking};
+use crate::insight::{self, Insight};
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
@@ -150,6 +151,10 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         }
         for tls in &listeners.tls {
             servers.spawn(Arc::clone(tls).watch(shutdown.clone()));
+        }
+        if admin.is_some() {
+            gate.insight.get_or_init(|| Insight::new(config.log_keys, gate.now()));
+            servers.spawn(insight::run(Arc::clone(&gate), shutdown.clone()));
         }
         if let Some(listener) = admin.map(|bound| listeners.listen(bound)).transpose()? {
             let shutdown = shutdown.clone();

@@ -7,6 +7,7 @@ mod doors;
 mod editing;
 mod import;
 mod keys;
+mod live;
 mod rules;
 mod switches;
 

@@ -1,0 +1,121 @@
+//! `/v1/series`: decisions over time, of all requests or of one rule, with the changes of the rules in that time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::admin::request::{self, AdminRequest};
+use crate::connection::FullResponse;
+use crate::insight::{HOUR, InsightData, MINUTE, Point, RuleHistory, SeriesName};
+use crate::response::{self, ProblemDetails};
+
+/// Changes that are shown.
+const MAX_CHANGES: usize = 100;
+/// How long a database may take to list changes: without them a chart is still of use.
+const CHANGES_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Second,
+    Minute,
+    Hour,
+}
+
+/// A period of time in seconds since 1970, both ends included.
+#[derive(Clone, Copy)]
+struct TimeRange {
+    from: u64,
+    to: u64,
+}
+
+/// `?step=second|minute|hour&rule=ID&from=&to=`
+pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
+    let [step, rule, from, to] = call.parameters(["step", "rule", "from", "to"])?;
+    let steps = [("second", Step::Second), ("minute", Step::Minute), ("hour", Step::Hour)];
+    let step = request::choice("step", step.as_deref(), steps)?;
+    let range = TimeRange { from: seconds("from", from, 0)?, to: seconds("to", to, u64::MAX)? };
+    let name = match rule.as_deref() {
+        None => SeriesName::Total,
+        Some("other") => SeriesName::Other,
+        Some(id) => SeriesName::Rule(id),
+    };
+    if let SeriesName::Rule(id) = name
+        && call.gate().engine.policy().rule(id).is_none()
+        && call.insight()?.data().series(name).is_none()
+    {
+        return Err(ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'")));
+    }
+    let points = points(&call.insight()?.data(), name, step, range);
+    let first = points.first_key_value().map_or(u64::MAX, |(at, _)| *at).min(range.to);
+    let changes = changes(&call, TimeRange { from: first.max(range.from), to: range.to }).await;
+    let step_secs = match step {
+        Step::Second => 1,
+        Step::Minute => MINUTE,
+        Step::Hour => HOUR,
+    };
+    let points: Value = points.iter().map(|(at, point)| point_json(*at, point)).collect();
+    let body = json!({ "step": step_secs, "rule": rule, "points": points, "changes": changes });
+    Ok(response::json(StatusCode::OK, &body))
+}
+
+fn seconds(name: &str, value: Option<String>, default: u64) -> Result<u64, ProblemDetails> {
+    let Some(value) = value else { return Ok(default) };
+    let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    let wrong = || ProblemDetails::bad_field(name, format!("'{name}' must be a time in seconds since 1970"));
+    number.map(|number| number as u64).ok_or_else(wrong)
+}
+
+fn points(data: &InsightData, name: SeriesName<'_>, step: Step, range: TimeRange) -> BTreeMap<u64, Point> {
+    let Some(series) = data.series(name) else { return BTreeMap::new() };
+    match step {
+        Step::Second => {
+            let before = data.second().saturating_sub(1);
+            series.seconds.range(range.from, range.to.min(before)).collect()
+        }
+        Step::Minute => minutes(series, range).map(|(minute, point)| (minute * MINUTE, point)).collect(),
+        Step::Hour => {
+            let mut hours: BTreeMap<u64, Point> = BTreeMap::new();
+            let from = range.from / HOUR * HOUR;
+            for (minute, point) in minutes(series, TimeRange { from, to: range.to }) {
+                hours.entry(minute * MINUTE / HOUR * HOUR).or_default().add(&point);
+            }
+            hours
+        }
+    }
+}
+
+fn minutes(series: &RuleHistory, range: TimeRange) -> impl Iterator<Item = (u64, Point)> {
+    series.minutes.range(range.from / MINUTE, range.to / MINUTE)
+}
+
+fn point_json(at: u64, point: &Point) -> Value {
+    json!({
+        "at": at,
+        "allowed": point.allowed,
+        "denied": point.denied,
+        "banned": point.banned,
+        "shadow_denied": point.shadow_denied,
+        "clients_limited": point.clients_limited,
+    })
+}
+
+/// The latest changes of rules and settings, oldest first; none if the database does not answer.
+async fn changes(call: &AdminRequest, range: TimeRange) -> Value {
+    let none = || Value::Array(Vec::new());
+    let Some(Ok(db)) = call.gate().rules_follower.get().map(|follower| follower.db()) else { return none() };
+    let Ok(Ok(log)) = timeout(CHANGES_TIMEOUT, db.log(None, MAX_CHANGES)).await else { return none() };
+    let within = log.iter().rev().filter(|logged| (range.from..=range.to).contains(&logged.at.secs()));
+    let change = within.map(|logged| {
+        let item = &logged.change.item;
+        let did = if logged.change.text.is_some() { "set" } else { "removed" };
+        json!({
+            "at": logged.at.secs(),
+            "version": logged.change.version.to_string(),
+            "action": format!("{} {} {did} by {}", item.kind.name(), item.name, logged.author),
+        })
+    });
+    change.collect()
+}

@@ -1,0 +1,184 @@
+//! Live insight: who is limited, by which rules and how often, from all decisions of this node.
+//!
+//! Each thread counts into a batch of its own (`batch`). Batches are merged once a second, when they are full, and
+//! before the admin API reads (`data`). A full batch that cannot be merged at once is enqueued, so that decisions do not
+//! wait for a reader. Everything is bounded, and the bounds are added up at compile time.
+
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tollgate::Time;
+use tollgate::internal::engine::LogKeys;
+
+use crate::connection::{Shutdown, shutdown_requested};
+use crate::gate::Gate;
+
+mod batch;
+mod data;
+mod hyper_log_log;
+mod key_text;
+mod latencies;
+mod point_ring;
+mod rule_history;
+mod space_saving;
+mod top_keys;
+
+use batch::DecisionBatch;
+pub use batch::{Decided, ListedDecision};
+pub use data::{InsightData, SecondSummary, SeriesName};
+pub use point_ring::Point;
+pub use rule_history::{HOUR, MINUTE, RuleHistory};
+pub use top_keys::{TopOutcome, TopWindow};
+
+/// As many as the engine has: the stripe of a verdict is the one of its thread.
+const STRIPES: usize = 32;
+/// Full batches that wait to be merged.
+const MAX_PENDING: usize = 8;
+/// Empty batches that are kept for reuse.
+const MAX_SPARE: usize = 4;
+/// Seconds that a reader of the stream may fall behind.
+const MAX_BEHIND: usize = 16;
+/// When the clock is set back by more than this, counting starts anew.
+const MAX_SET_BACK: u64 = 60;
+
+/// Bytes of everything.
+const MAX_BYTES: usize =
+    InsightData::MAX_BYTES + (STRIPES + MAX_PENDING + MAX_SPARE) * DecisionBatch::MAX_BYTES;
+
+const _: () = assert!(MAX_BYTES <= 32 << 20, "insight takes at most 32 MiB");
+
+pub struct Insight {
+    log_keys: LogKeys,
+    stripes: Box<[Stripe; STRIPES]>,
+    pending: Mutex<Vec<Box<DecisionBatch>>>,
+    spare: Mutex<Vec<Box<DecisionBatch>>>,
+    data: Mutex<InsightData>,
+    seconds: broadcast::Sender<Arc<SecondSummary>>,
+}
+
+/// Two cache lines: threads share none.
+#[repr(align(128))]
+#[derive(Default)]
+struct Stripe(OnceLock<Mutex<Box<DecisionBatch>>>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Insight {
+    pub fn new(log_keys: LogKeys, now: Time) -> Insight {
+        Insight {
+            log_keys,
+            stripes: Box::default(),
+            pending: Mutex::default(),
+            spare: Mutex::default(),
+            data: Mutex::new(InsightData::new(now.secs())),
+            seconds: broadcast::channel(MAX_BEHIND).0,
+        }
+    }
+
+    /// Counts a decision.
+    pub fn record(&self, decided: &Decided<'_, '_>) {
+        let stripe = &self.stripes[decided.verdict.id.stripe() % STRIPES].0;
+        let mut batch = lock(stripe.get_or_init(Mutex::default));
+        batch.record(decided, self.log_keys);
+        if batch.is_full() {
+            let full = mem::replace(&mut *batch, self.empty_batch());
+            drop(batch);
+            self.merge_full(full);
+        }
+    }
+
+    #[cold]
+    fn empty_batch(&self) -> Box<DecisionBatch> {
+        lock(&self.spare).pop().unwrap_or_default()
+    }
+
+    /// Merges a full batch, or enqueues it while another thread merges or reads.
+    #[cold]
+    fn merge_full(&self, mut full: Box<DecisionBatch>) {
+        let mut data = match self.data.try_lock() {
+            Ok(data) => data,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let mut pending = lock(&self.pending);
+                if pending.len() < MAX_PENDING {
+                    return pending.push(full);
+                }
+                drop(pending);
+                lock(&self.data)
+            }
+        };
+        data.merge(&mut full);
+        drop(data);
+        self.keep_spare(full);
+    }
+
+    fn keep_spare(&self, batch: Box<DecisionBatch>) {
+        let mut spare = lock(&self.spare);
+        if spare.len() < MAX_SPARE {
+            spare.push(batch);
+        }
+    }
+
+    /// Everything that was decided so far.
+    pub fn data(&self) -> MutexGuard<'_, InsightData> {
+        let mut data = lock(&self.data);
+        let pending = mem::take(&mut *lock(&self.pending));
+        for mut batch in pending {
+            data.merge(&mut batch);
+            self.keep_spare(batch);
+        }
+        for stripe in self.stripes.iter().filter_map(|stripe| stripe.0.get()) {
+            let mut batch = lock(stripe);
+            if batch.is_empty() {
+                continue;
+            }
+            let mut taken = mem::replace(&mut *batch, self.empty_batch());
+            drop(batch);
+            data.merge(&mut taken);
+            self.keep_spare(taken);
+        }
+        data
+    }
+
+    /// Completes the current second if it is over, and publishes it.
+    pub fn tick(&self, now: Time) {
+        let now = now.secs();
+        let mut data = self.data();
+        if now + MAX_SET_BACK < data.second() {
+            tracing::warn!("the clock was set back: the counts of the admin API start anew");
+            *data = InsightData::new(now);
+        }
+        if now <= data.second() {
+            return;
+        }
+        let ended = data.end_second(now);
+        drop(data);
+        // Without a reader there is nothing to do.
+        self.seconds.send(Arc::new(ended)).ok();
+    }
+
+    /// All seconds that are completed from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<SecondSummary>> {
+        self.seconds.subscribe()
+    }
+}
+
+/// Completes each second, until the process is to stop.
+pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
+    let Some(insight) = gate.insight.get() else { return };
+    loop {
+        let into_second = gate.now().nanos() % 1_000_000_000;
+        let rest = Duration::from_nanos(1_000_000_000 - into_second);
+        tokio::select! {
+            () = tokio::time::sleep(rest) => insight.tick(gate.now()),
+            () = shutdown_requested(&mut shutdown) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
