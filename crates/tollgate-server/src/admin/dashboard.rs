@@ -63,7 +63,8 @@ pub fn page(call: &AdminRequest) -> FullResponse {
 pub fn file(call: &AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let name = call.path_parameter.as_str();
     let number = FILES.iter().position(|file| file.name == name && name != PAGE);
-    let missing = || ProblemDetails::not_found(&format!("/dashboard/{name}"));
+    let missing =
+        || ProblemDetails::new(StatusCode::NOT_FOUND, format!("the dashboard has no file '{name}'"));
     number.map(|number| show(number, call.headers())).ok_or_else(missing)
 }
 

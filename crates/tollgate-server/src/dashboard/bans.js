@@ -55,13 +55,13 @@ function bansPart() {
   const box = (/** @type {any} */ ban) => needs(h("input", { type: "checkbox", "aria-label": `Select ${ban.key}`, checked: selected.has(ban.key), disabled: ban.source === "file",
     onchange: (/** @type {Event} */ event) => { if (/** @type {HTMLInputElement} */ (event.target).checked) selected.add(ban.key); else selected.delete(ban.key); showSelection(); } }), "operate");
   const table = new Table("Bans in force", [
-    { label: "Select", width: "2.6em", unlabelled: true, cell: box },
+    { label: "Select", width: "2.6em", narrow: "2.2em", unlabelled: true, cell: box },
     { label: "Key", width: "", cell: (ban) => h("span", { class: "key", title: ban.key }, ban.key), sort: (ban) => ban.key },
-    { label: "Time left", width: "9em", cell: (ban) => h("span", { title: ban.until ? dateTime(unix(ban.until)) : null }, timeLeft(ban)), sort: (ban) => (ban.until ? unix(ban.until) : Infinity), numeric: true },
+    { label: "Time left", width: "9em", narrow: "7em", cell: (ban) => h("span", { title: ban.until ? dateTime(unix(ban.until)) : null }, timeLeft(ban)), sort: (ban) => (ban.until ? unix(ban.until) : Infinity), numeric: true },
     { label: "Strikes", width: "6em", numeric: true, cell: (ban) => count(ban.strikes), sort: (ban) => ban.strikes, wide: true },
     { label: "Origin", width: "8em", cell: (ban) => ban.source, sort: (ban) => ban.source, wide: true },
     { label: "Reason", width: "16em", cell: (ban) => h("span", { title: ban.reason }, ban.reason), wide: true },
-    { label: "Lift", width: "6em", unlabelled: true, cell: (ban) => lift(ban) },
+    { label: "Lift", width: "6em", narrow: "4em", unlabelled: true, cell: (ban) => lift(ban) },
   ]);
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter bans by key or reason", oninput: () => draw() });
   const bulk = h("button", { type: "button", onclick: () => liftSelected() }, "Lift selected…");
@@ -140,8 +140,8 @@ function allowPart() {
   const table = new Table("Allow list", [
     { label: "Key", width: "", cell: (entry) => h("span", { class: "key", title: entry.key }, entry.key), sort: (entry) => entry.key },
     { label: "Note", width: "18em", cell: (entry) => entry.note ?? "", wide: true },
-    { label: "Origin", width: "8em", cell: (entry) => entry.source },
-    { label: "Remove", width: "7em", unlabelled: true, cell: (entry) => (entry.source === "file" ? h("span", { class: "muted" }, "in the file") : needs(button("Remove", () => confirmRemove(entry.key), { class: "quiet", "aria-label": `Remove ${entry.key}` }), "admin")) },
+    { label: "Origin", width: "8em", narrow: "5.5em", cell: (entry) => entry.source },
+    { label: "Remove", width: "7em", narrow: "6em", unlabelled: true, cell: (entry) => (entry.source === "file" ? h("span", { class: "muted" }, "in the file") : needs(button("Remove", () => confirmRemove(entry.key), { class: "quiet", "aria-label": `Remove ${entry.key}` }), "admin")) },
   ]);
   const total = h("span", { class: "muted" });
   const list = listed("/v1/allow", "allow", (rows) => {

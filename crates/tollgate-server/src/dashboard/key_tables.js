@@ -30,14 +30,14 @@ export function decisionLine(decision) {
 
 /**
  * A count of a sketch lies between `count − error` and `count`.
- * @param {{ rule: string, key: string, count: number, error: number }[]} keys
+ * @param {{ rule: string | null, key: string, count: number, error: number }[]} keys
  * @param {string} caption
  */
 export function topTable(keys, caption) {
   const table = new Table(caption, [
     { label: "Key", width: "", cell: (row) => (row.key ? keyLink(row.rule, row.key) : h("span", { class: "muted" }, "all together")) },
-    { label: "Rule", width: "11em", cell: (row) => ruleLink(row.rule) },
-    { label: "Count", width: "8em", numeric: true, cell: (row) => [count(row.count), row.error > 0 && h("span", { class: "muted", title: "the true count may be lower by this" }, ` −${count(row.error)}`)], sort: (row) => row.count },
+    { label: "Rule", width: "11em", narrow: "6em", cell: (row) => (row.rule ? ruleLink(row.rule) : "banned") },
+    { label: "Count", width: "8em", narrow: "5.5em", numeric: true, cell: (row) => [count(row.count), row.error > 0 && h("span", { class: "muted", title: "the true count may be lower by this" }, ` −${count(row.error)}`)], sort: (row) => row.count },
   ]);
   table.setRows(keys);
   return table;

@@ -20,7 +20,7 @@ import { headers, heard, onToken, requireToken } from "./api.js";
  * @property {number} shadow_denied
  * @property {number} clients_limited
  * @property {number} near_limit
- * @property {{ p50_us: number, p99_us: number } | null} latency
+ * @property {{ p50_us: number | null, p99_us: number | null } | null} latency
  * @property {{ rule: string, allowed: number, denied: number, shadow_denied: number }[]} rules
  * @property {Decision[]} decisions
  * @property {string} enforce

@@ -65,7 +65,8 @@ function showTheme() {
   const apply = () => {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    control.textContent = `Theme: ${theme}`;
+    control.textContent = `◐ ${theme}`;
+    control.setAttribute("aria-label", `Theme: ${theme}`);
   };
   control.addEventListener("click", () => {
     theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];

@@ -80,7 +80,8 @@ export function words() {
   const parts = [`${rate(mean((each) => each.allowed))}/s pass`, `${rate(limited)}/s limited`];
   if (limited > 0 && clients > 0) parts[1] += ` (${count(clients)} client${clients === 1 ? "" : "s"})`;
   if (shadow > 0) parts.push(`${rate(shadow)}/s would be`);
-  const latency = latest.latency ? `Decisions: p50 ${micros(latest.latency.p50_us)}, p99 ${micros(latest.latency.p99_us)}. ` : "";
+  const timed = recent.findLast((each) => each.latency?.p50_us)?.latency;
+  const latency = timed ? `Decisions: p50 ${micros(timed.p50_us ?? 0)}, p99 ${micros(timed.p99_us ?? 0)}. ` : "";
   return [`${start}: ${parts.join(", ")}.`, `${latency}${count(latest.near_limit)} near their limit.`];
 }
 

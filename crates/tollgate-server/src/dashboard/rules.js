@@ -27,12 +27,12 @@ function list(place) {
   const stopping = new AbortController();
   const of = (/** @type {any} */ rule) => activity.get(rule.id);
   const table = new Table("Rules in force", [
-    { label: "Rule", width: "12em", cell: (rule) => ruleLink(rule.id), sort: (rule) => rule.id },
+    { label: "Rule", width: "12em", narrow: "", cell: (rule) => ruleLink(rule.id), sort: (rule) => rule.id },
     { label: "Applies to", width: "", cell: (rule) => h("span", { title: rule.match ?? "every request" }, rule.match ?? rule.url ?? "every request"), wide: true },
     { label: "Key", width: "8em", cell: (rule) => keyText(rule.key ?? (rule.uid ? "user" : null)), wide: true },
-    { label: "Limits", width: "8em", cell: (rule) => limitsText(rule) },
-    { label: "Mode", width: "7em", cell: (rule) => mode(rule), sort: (rule) => rule.mode ?? "enforce" },
-    { label: "Last minute", width: "136px", cell: (rule) => { const found = of(rule); return found?.recent ? sparkline(found.recent) : h("span", { class: "muted" }, "idle"); }, sort: (rule) => (of(rule)?.allowed ?? 0) + (of(rule)?.denied ?? 0), numeric: true },
+    { label: "Limits", width: "8em", narrow: "6.5em", cell: (rule) => limitsText(rule) },
+    { label: "Mode", width: "7em", narrow: "6.5em", cell: (rule) => mode(rule), sort: (rule) => rule.mode ?? "enforce" },
+    { label: "Last minute", width: "136px", cell: (rule) => { const found = of(rule); return found?.recent ? sparkline(found.recent) : h("span", { class: "muted" }, "idle"); }, sort: (rule) => (of(rule)?.allowed ?? 0) + (of(rule)?.denied ?? 0), numeric: true, wide: true },
     { label: "Limited", width: "5.5em", numeric: true, cell: (rule) => count(of(rule)?.denied ?? 0), sort: (rule) => of(rule)?.denied ?? 0, wide: true },
     { label: "Clients, 1 h", width: "7em", numeric: true, cell: (rule) => { const found = of(rule); return found ? `≈ ${count(found.clients_limited ?? 0)}` : "0"; }, sort: (rule) => of(rule)?.clients_limited ?? 0, wide: true },
     { label: "Used, median", width: "10em", cell: (rule) => headroom(of(rule)), wide: true },

@@ -128,7 +128,7 @@ function outcomePart(outcome) {
   const before = outcome.compare;
   const table = new Table("Clients that would be limited", [
     { label: "Client", width: "", cell: (row) => h("span", { class: "key", title: row.key }, row.key) },
-    { label: "Requests", width: "6em", numeric: true, cell: (row) => count(row.requests), sort: (row) => row.requests },
+    { label: "Requests", width: "7em", wide: true, numeric: true, cell: (row) => count(row.requests), sort: (row) => row.requests },
     { label: "Denied", width: "11em", cell: (row) => bar(row.requests ? row.denied / row.requests : 0, count(row.denied)), sort: (row) => row.denied, numeric: true },
   ]);
   const limited = outcome.clients.filter((each) => each.denied > 0);

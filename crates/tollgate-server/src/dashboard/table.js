@@ -5,6 +5,7 @@ import { h, replace } from "./dom.js";
 const ROW_PX = 36;
 const OVERSCAN_ROWS = 12;
 const NEAR_END_ROWS = 200;
+const NARROW = matchMedia("(max-width: 720px)");
 
 /**
  * @template R
@@ -13,6 +14,7 @@ const NEAR_END_ROWS = 200;
  * @property {string} width a CSS length, or "" for the rest
  * @property {(row: R) => import("./dom.js").Child | import("./dom.js").Child[]} cell
  * @property {(row: R) => string | number} [sort]
+ * @property {string} [narrow] the width on narrow screens
  * @property {boolean} [numeric]
  * @property {boolean} [wide] left out on narrow screens
  * @property {boolean} [unlabelled] the label is for screen readers only
@@ -50,7 +52,8 @@ export class Table {
   /** @param {Column<R>} column */
   #col(column) {
     const col = h("col", { class: column.wide ? "wide-only" : null });
-    if (column.width) col.style.width = column.width;
+    const width = NARROW.matches ? (column.narrow ?? column.width) : column.width;
+    if (width) col.style.width = width;
     return col;
   }
 
