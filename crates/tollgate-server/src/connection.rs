@@ -30,6 +30,8 @@ mod listener;
 mod open_connections;
 mod per_address;
 mod proxy_header;
+mod read_watch;
+mod send;
 mod socket;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -40,6 +42,8 @@ pub use listener::{ConnectionOpener, Listener, TrustedSenders};
 pub use open_connections::{ConnectionGauge, OpenConnections};
 pub use per_address::AddressLimiter;
 use per_address::AddressSlot;
+pub use read_watch::{ReadEvent, ReadWatch};
+pub use send::send_replies;
 pub use socket::{ClientSocket, ListenSocket};
 pub use worker::{WorkerService, default_workers, serve_on_workers};
 

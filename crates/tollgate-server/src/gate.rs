@@ -42,7 +42,7 @@ pub mod tracking;
 
 pub use central::CentralBackend;
 pub use reloads::Reloads;
-pub use throttle::{CallerKey, ThrottleCounter};
+pub use throttle::{CallerKey, MemoryLimit, ThrottleCounter};
 pub use tollgate::internal::http::FieldSelection;
 
 pub struct Gate {

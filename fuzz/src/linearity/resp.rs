@@ -4,9 +4,13 @@ use tollgate_server::testing::resp::commands;
 
 use super::{Case, Work, case, fill};
 
+const THROTTLE: &str = "*5\r\n$11\r\nCL.THROTTLE\r\n$3\r\nann\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n";
+
 pub(super) const CASES: &[Case] = &[
     case("resp: pipeline", 64 << 10, |size| stream(fill("*1\r\n$4\r\nPING\r\n", size), usize::MAX >> 1)),
     case("resp: pipeline, byte by byte", 16 << 10, |size| stream(fill("*1\r\n$4\r\nPING\r\n", size), 1)),
+    case("resp: similar calls", 64 << 10, |size| stream(fill(THROTTLE, size), usize::MAX >> 1)),
+    case("resp: similar calls, byte by byte", 16 << 10, |size| stream(fill(THROTTLE, size), 1)),
     case("resp: arguments, byte by byte", 3 << 10, |size| {
         let args = size / "$1\r\na\r\n".len();
         stream(format!("*{args}\r\n{}", "$1\r\na\r\n".repeat(args)), 1)

@@ -40,6 +40,7 @@ pub(super) const RESP: Target = Target {
         texts(&[
             "*1\r\n$4\r\nPING\r\n",
             "*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\na\r\n$2\r\n15\r\n$2\r\n30\r\n$2\r\n60\r\n",
+            "*2\r\n$1\r\na\r\n$1\r\nb\r\n*2\r\n$1\r\na\r\n$2\r\nbc\r\n*2\r\n$1\r\na\r\n$10\r\n",
             "TOLLGATE.CHECK user 42 ip 1.2.3.4 path /login COST 2 PEEK\r\n",
             "HELLO 3 AUTH default secret SETNAME app\r\nclient setname \"a\\x41\"\r\nQUIT\r\n",
         ])

@@ -82,15 +82,6 @@ impl ClientSocket {
             ClientSocket::Tls(stream) => stream.get_ref().1.alpn_protocol(),
         }
     }
-
-    /// Writes what the kernel takes at once; with TLS that is not known, and the answer is `WouldBlock`.
-    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            ClientSocket::Plain(PlainSocket::Tcp(stream)) => stream.try_write(bytes),
-            ClientSocket::Plain(PlainSocket::Unix(stream)) => stream.try_write(bytes),
-            ClientSocket::Tls(_) => Err(io::ErrorKind::WouldBlock.into()),
-        }
-    }
 }
 
 /// Calls the same method of the stream in each variant.

@@ -25,9 +25,16 @@ pub struct CallerKey<'a> {
     pub name: &'a [u8],
 }
 
+/// A limit in the form in which it is applied to counters in memory.
+#[derive(Clone, Copy)]
+pub struct MemoryLimit {
+    limit: Limit,
+    meter: Meter,
+}
+
 /// The counter of a key, with its limit.
 pub enum ThrottleCounter {
-    Memory(ThrottleKey, Meter),
+    Memory(ThrottleKey, MemoryLimit),
     Central(Box<Charge>),
 }
 
@@ -47,7 +54,7 @@ impl Gate {
     /// The counter of a key. In memory its cache lines are prefetched.
     pub fn throttle_counter(&self, key: CallerKey<'_>, limit: &Limit) -> ThrottleCounter {
         match self.central.get() {
-            None => self.memory_counter(key, limit),
+            None => ThrottleCounter::Memory(self.memory_key(key), MemoryLimit::new(*limit)),
             Some(_) => {
                 let counter = CentralCounter { id: counter_id(key), limit: *limit };
                 ThrottleCounter::Central(Box::new(Charge::central(counter)))
@@ -55,9 +62,27 @@ impl Gate {
         }
     }
 
-    fn memory_counter(&self, key: CallerKey<'_>, limit: &Limit) -> ThrottleCounter {
-        let meter = Meter::cell(limit.rate(), limit.capacity(), MEMORY_UNIT);
-        ThrottleCounter::Memory(self.engine.throttle_key(key.database, key.name), meter)
+    /// Whether counters of callers are in memory.
+    pub fn counts_in_memory(&self) -> bool {
+        self.central.get().is_none()
+    }
+
+    /// The counter of a key in memory; its cache lines are prefetched.
+    #[inline]
+    pub fn memory_key(&self, key: CallerKey<'_>) -> ThrottleKey {
+        self.engine.throttle_key(key.database, key.name)
+    }
+
+    /// As [`throttle`](Self::throttle), on a counter in memory.
+    #[inline]
+    pub fn throttle_memory(
+        &self,
+        key: ThrottleKey,
+        limit: &MemoryLimit,
+        cost: u64,
+        now: Time,
+    ) -> LimitOutcome {
+        self.engine.throttle(key, limit.meter, cost, now)
     }
 
     /// Decides a cost, and charges it if it is allowed; a cost of zero charges nothing. If the store fails, the
@@ -71,7 +96,7 @@ impl Gate {
     ) -> Result<LimitOutcome, ThrottleFailure> {
         let timer = self.decision_times.start(1);
         let outcome = match counter {
-            ThrottleCounter::Memory(key, meter) => Ok(self.engine.throttle(key, meter, cost, now)),
+            ThrottleCounter::Memory(key, limit) => Ok(self.throttle_memory(key, &limit, cost, now)),
             ThrottleCounter::Central(charge) => self.throttle_central(charge, key, cost, now).await,
         };
         self.decision_times.stop(timer);
@@ -113,8 +138,7 @@ impl Gate {
     }
 
     fn throttle_in_memory(&self, key: CallerKey<'_>, limit: &Limit, cost: u64, now: Time) -> LimitOutcome {
-        let meter = Meter::cell(limit.rate(), limit.capacity(), MEMORY_UNIT);
-        self.engine.throttle(self.engine.throttle_key(key.database, key.name), meter, cost, now)
+        self.throttle_memory(self.memory_key(key), &MemoryLimit::new(*limit), cost, now)
     }
 
     /// Removes the counter of a key; returns whether anything of it was used.
@@ -123,6 +147,16 @@ impl Gate {
         let Some(central) = self.central.get() else { return Ok(in_memory) };
         let limit = any_limit();
         central.store.reset(&CentralCounter { id: counter_id(key), limit }, now).await
+    }
+}
+
+impl MemoryLimit {
+    pub fn new(limit: Limit) -> MemoryLimit {
+        MemoryLimit { limit, meter: Meter::cell(limit.rate(), limit.capacity(), MEMORY_UNIT) }
+    }
+
+    pub fn limit(&self) -> Limit {
+        self.limit
     }
 }
 

@@ -6,19 +6,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::io::AsyncWriteExt;
+use tokio::time::Instant;
 
 use crate::config::ListenAddress;
 use crate::connection::{
-    AddressLimiter, ClientSocket, HEADER_TIMEOUT, Listener, Shutdown, WRITE_TIMEOUT, WorkerService,
-    default_workers, serve_on_workers, shutdown_requested,
+    AddressLimiter, ClientSocket, HEADER_TIMEOUT, Listener, ReadEvent, ReadWatch, Shutdown, WorkerService,
+    default_workers, send_replies, serve_on_workers,
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
 use crate::tokens::{Role, Tokens};
 
 mod batch;
+mod call_pattern;
 mod check;
 mod command;
 mod frame;
@@ -27,9 +28,10 @@ mod session;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod throttle;
+mod throttle_queue;
 
 use batch::CommandBatch;
-use frame::Parser;
+use frame::{Parser, ProtocolError};
 use session::RespSession;
 
 /// Bytes of one read. A larger buffer, of input or replies, is freed when the connection becomes idle.
@@ -95,25 +97,18 @@ impl WorkerService for RespServer {
 }
 
 /// Serves one client until it leaves, breaks the protocol, or the process stops.
-async fn serve_client(
-    server: &RespServer,
-    mut stream: ClientSocket,
-    peer: SocketAddr,
-    mut shutdown: Shutdown,
-) {
+async fn serve_client(server: &RespServer, mut stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
     let id = server.connections.fetch_add(1, Ordering::Relaxed) + 1;
     let mut session = RespSession::new(server, peer, id);
     let mut input = Vec::with_capacity(READ_BYTES);
     let mut parser = Parser::default();
-    let stop = shutdown_requested(&mut shutdown);
-    tokio::pin!(stop);
+    let mut reads = ReadWatch::new(&shutdown);
     loop {
-        let read = tokio::select! {
-            biased;
-            read = read_more(&mut stream, &mut input) => read,
-            () = &mut stop => return,
-        };
-        if !matches!(read, Ok(1..)) {
+        // Between commands a client may be silent; a command that has begun must go on.
+        let deadline = (!input.is_empty()).then(|| Instant::now() + HEADER_TIMEOUT);
+        input.reserve(READ_BYTES);
+        let event = reads.read(&mut stream, &mut input, deadline).await;
+        if !matches!(event, ReadEvent::Read(Ok(1..))) {
             return;
         }
         let Ok(used) = run_commands(&mut session, &mut stream, &mut parser, &input).await else { return };
@@ -128,15 +123,13 @@ async fn serve_client(
     }
 }
 
-/// Reads what has arrived. Between commands a client may be silent; a command that has begun must go on.
-async fn read_more(stream: &mut ClientSocket, input: &mut Vec<u8>) -> std::io::Result<usize> {
-    let has_begun = !input.is_empty();
-    input.reserve(READ_BYTES);
-    let read = stream.read_buf(input);
-    if !has_begun {
-        return read.await;
-    }
-    timeout(HEADER_TIMEOUT, read).await.unwrap_or(Err(std::io::ErrorKind::TimedOut.into()))
+/// How far the commands of the input were parsed.
+#[derive(PartialEq, Eq)]
+enum Progress {
+    /// Further commands may follow.
+    Partly,
+    /// The rest is not a complete command.
+    Wholly,
 }
 
 /// Decides all complete commands of the input; returns how many bytes they have.
@@ -148,37 +141,19 @@ async fn run_commands(
 ) -> std::io::Result<usize> {
     let mut used = 0;
     loop {
-        let mut batch = CommandBatch::default();
-        let parsed = loop {
-            match parser.parse(&input[used..]) {
-                // Its arguments are in the parser, not in the input: it is decided alone.
-                Ok(Some(_)) if parser.inline_args().is_some() && !batch.is_empty() => break Ok(Some(())),
-                Ok(Some(length)) => {
-                    used += length;
-                    if let Some(args) = parser.inline_args() {
-                        let mut single = CommandBatch::default();
-                        single.add(session, &args);
-                        single.run(session).await;
-                        parser.next();
-                        break Ok(Some(()));
-                    }
-                    batch.add(session, &parser.args(&input[used - length..]));
-                    parser.next();
-                    if batch.is_full() {
-                        break Ok(Some(()));
-                    }
-                }
-                Ok(None) => break Ok(None),
-                Err(error) => break Err(error),
-            }
+        let enqueued = enqueue_throttles(session, parser, input, &mut used);
+        session.run_queued();
+        let progress = match enqueued {
+            Err(error) => Err(error),
+            Ok(()) if session.replies.bytes.len() > MAX_REPLY_BYTES => Ok(Progress::Partly),
+            Ok(()) => run_batch(session, parser, input, &mut used).await,
         };
-        batch.run(session).await;
-        if let Err(error) = &parsed {
+        if let Err(error) = &progress {
             session.replies.error(format_args!("ERR {error}"));
             session.count(1);
             session.is_closing = true;
         }
-        if session.is_closing || parsed == Ok(None) {
+        if session.is_closing || progress == Ok(Progress::Wholly) {
             return Ok(used);
         }
         if session.replies.bytes.len() > MAX_REPLY_BYTES {
@@ -187,27 +162,68 @@ async fn run_commands(
     }
 }
 
-/// Sends the replies; a client that does not read them is disconnected.
-async fn send(stream: &mut ClientSocket, session: &mut RespSession<'_>) -> std::io::Result<()> {
-    let replies = &mut session.replies.bytes;
-    if replies.is_empty() {
-        return Ok(());
-    }
-    let sent = match stream.try_write(replies) {
-        Ok(sent) => sent,
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => 0,
-        Err(error) => return Err(error),
-    };
-    if sent < replies.len() {
-        let rest = async {
-            stream.write_all(&replies[sent..]).await?;
-            stream.flush().await
-        };
-        timeout(WRITE_TIMEOUT, rest).await.unwrap_or(Err(std::io::ErrorKind::TimedOut.into()))?;
-    }
-    replies.clear();
-    if replies.capacity() > READ_BYTES {
-        *replies = Vec::new();
+/// Adds calls of `CL.THROTTLE` to the queue, up to the first command that is something else or not complete.
+fn enqueue_throttles(
+    session: &mut RespSession<'_>,
+    parser: &mut Parser,
+    input: &[u8],
+    used: &mut usize,
+) -> Result<(), ProtocolError> {
+    while session.replies.bytes.len() <= MAX_REPLY_BYTES {
+        let rest = &input[*used..];
+        if parser.is_at_start()
+            && let Some(length) = session.enqueue_similar(rest)
+        {
+            *used += length;
+            continue;
+        }
+        let Some(length) = parser.parse(rest)? else { break };
+        // A complete command that is not added can be parsed again.
+        if parser.inline_args().is_some() || !session.enqueue(&parser.args(rest)) {
+            break;
+        }
+        *used += length;
+        parser.next();
     }
     Ok(())
+}
+
+/// Decides the commands up to one that must be decided alone, or the last complete one.
+async fn run_batch(
+    session: &mut RespSession<'_>,
+    parser: &mut Parser,
+    input: &[u8],
+    used: &mut usize,
+) -> Result<Progress, ProtocolError> {
+    let mut batch = CommandBatch::default();
+    let progress = loop {
+        match parser.parse(&input[*used..]) {
+            // Its arguments are in the parser, not in the input: it is decided alone.
+            Ok(Some(_)) if parser.inline_args().is_some() && !batch.is_empty() => break Ok(Progress::Partly),
+            Ok(Some(length)) => {
+                *used += length;
+                if let Some(args) = parser.inline_args() {
+                    let mut single = CommandBatch::default();
+                    single.add(session, &args);
+                    single.run(session).await;
+                    parser.next();
+                    return Ok(Progress::Partly);
+                }
+                batch.add(session, &parser.args(&input[*used - length..]));
+                parser.next();
+                if batch.is_full() {
+                    break Ok(Progress::Partly);
+                }
+            }
+            Ok(None) => break Ok(Progress::Wholly),
+            Err(error) => break Err(error),
+        }
+    };
+    batch.run(session).await;
+    progress
+}
+
+/// Sends the replies; a client that does not read them is disconnected.
+async fn send(stream: &mut ClientSocket, session: &mut RespSession<'_>) -> std::io::Result<()> {
+    send_replies(stream, &mut session.replies.bytes, READ_BYTES).await
 }

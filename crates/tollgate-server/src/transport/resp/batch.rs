@@ -89,7 +89,7 @@ async fn run_throttle(session: &mut RespSession<'_>, call: &ThrottleCall<'_>, co
     let gate = &session.server.gate;
     let key = session.caller_key(call.key);
     match gate.throttle(counter, key, call.quantity, gate.now()).await {
-        Ok(outcome) => write_outcome(&mut session.replies, call, &outcome),
+        Ok(outcome) => write_outcome(&mut session.replies, &call.limit, call.quantity, &outcome),
         Err(error) => session.replies.error(error),
     }
 }

@@ -58,6 +58,15 @@ impl<'a, 'r> Args<'a, 'r> {
         self.ranges.get(n).map(|range| &self.bytes[range.clone()])
     }
 
+    /// The bytes of an array before the `$` of an argument, that included, and those after the argument. `None` for
+    /// inline commands.
+    pub fn around(&self, n: usize) -> Option<(&'a [u8], &'a [u8])> {
+        let before = self.ranges.get(n.checked_sub(1)?)?.end + "\r\n$".len();
+        let head = self.bytes.get(..before).filter(|head| head.starts_with(b"*") && head.ends_with(b"$"))?;
+        let end = self.ranges.last()?.end + "\r\n".len();
+        Some((head, self.bytes.get(self.ranges.get(n)?.end..end)?))
+    }
+
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a, 'r> {
         let bytes = self.bytes;
         self.ranges.iter().map(move |range| &bytes[range.clone()])
@@ -144,6 +153,11 @@ impl Parser {
     /// The number of a line such as `*3`, once the line is complete; `invalid` if it is not such a line.
     fn length(&mut self, bytes: &[u8], invalid: ProtocolError) -> Result<Option<i64>, ProtocolError> {
         let start = self.position + 1;
+        if let Some((length, taken)) = short_number(&bytes[start..]) {
+            self.position = start + taken;
+            self.searched = self.position;
+            return Ok(Some(length as i64));
+        }
         let end = self.line_end(bytes);
         if end.unwrap_or(bytes.len()) - self.position > MAX_LENGTH_LINE {
             return Err(invalid);
@@ -189,6 +203,11 @@ impl Parser {
     /// The arguments of a complete inline command; `None` if the command is an array.
     pub fn inline_args(&self) -> Option<Args<'_, '_>> {
         self.inline.as_deref().map(|bytes| Args { bytes, ranges: &self.ranges })
+    }
+
+    /// Whether no byte of the next command was parsed.
+    pub fn is_at_start(&self) -> bool {
+        self.searched == 0 && self.missing.is_none()
     }
 
     /// Begins the next command.
@@ -278,9 +297,21 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if !plain {
         return None;
     }
-    let magnitude =
-        digits.iter().try_fold(0i128, |number, digit| Some(number * 10 + i128::from(digit - b'0')))?;
-    i64::try_from(if negative { -magnitude } else { magnitude }).ok()
+    // 19 digits fit.
+    let magnitude = digits.iter().fold(0u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+    if negative { 0i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
+}
+
+/// A complete line of one or two digits, which nearly all lengths are: the number, and the bytes of the line.
+#[inline]
+pub fn short_number(bytes: &[u8]) -> Option<(usize, usize)> {
+    match *bytes {
+        [digit @ b'0'..=b'9', b'\r', b'\n', ..] => Some((usize::from(digit - b'0'), 3)),
+        [ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            Some((usize::from(ten - b'0') * 10 + usize::from(one - b'0'), 4))
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -44,6 +44,28 @@ impl Replies {
         self.number(b':', number);
     }
 
+    /// An array of five integers, made in one piece.
+    pub fn integers(&mut self, numbers: [i64; 5]) {
+        const MAX_INTEGER: usize = ":-9223372036854775808\r\n".len();
+        const HEAD: &[u8] = b"*5\r\n";
+        let mut text = [0; HEAD.len() + 5 * MAX_INTEGER];
+        text[..HEAD.len()].copy_from_slice(HEAD);
+        let mut end = HEAD.len();
+        let mut append = |bytes: &[u8]| {
+            text[end..end + bytes.len()].copy_from_slice(bytes);
+            end += bytes.len();
+        };
+        for number in numbers {
+            append(b":");
+            match u8::try_from(number) {
+                Ok(digit @ 0..10) => append(&[b'0' + digit]),
+                _ => append(itoa::Buffer::new().format(number).as_bytes()),
+            }
+            append(b"\r\n");
+        }
+        self.bytes.extend_from_slice(&text[..end]);
+    }
+
     pub fn boolean(&mut self, value: bool) {
         match self.version {
             RespVersion::V2 => self.integer(value.into()),

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 
 use super::RespServer;
 use super::command::{AuthToken, ClientCommand, Command, TABLE, TableCommand, TableRow};
+use super::frame::Args;
 use super::reply::{Replies, RespVersion};
+use super::throttle_queue::ThrottleQueue;
 use crate::gate::CallerKey;
 use crate::metrics::{RequestStatus, RespStatus, Transport};
 
@@ -17,6 +19,7 @@ pub struct RespSession<'s> {
     /// Set when the connection is to be closed after the replies.
     pub is_closing: bool,
     is_authenticated: bool,
+    queue: ThrottleQueue,
     name: Vec<u8>,
     id: u64,
     peer: SocketAddr,
@@ -32,6 +35,7 @@ impl<'s> RespSession<'s> {
             database: 0,
             is_closing: false,
             is_authenticated: server.tokens.is_none(),
+            queue: ThrottleQueue::default(),
             name: Vec::new(),
             id,
             peer,
@@ -61,6 +65,41 @@ impl<'s> RespSession<'s> {
             if count > 0 {
                 self.server.gate.requests.add(Transport::Resp, RequestStatus::Resp(status), count);
             }
+        }
+    }
+
+    /// Adds the call of `CL.THROTTLE` that `input` begins with to those that are decided next, if it is like the last
+    /// one; returns its length.
+    #[inline]
+    pub fn enqueue_similar(&mut self, input: &[u8]) -> Option<usize> {
+        if !self.is_authenticated {
+            return None;
+        }
+        self.run_queued_if_full();
+        self.queue.add_similar(&self.server.gate, self.database, input)
+    }
+
+    /// Adds a call of `CL.THROTTLE` to those that are decided next; returns whether it is one that needs not wait.
+    pub fn enqueue(&mut self, args: &Args<'_, '_>) -> bool {
+        if !self.is_authenticated {
+            return false;
+        }
+        self.run_queued_if_full();
+        self.queue.add(&self.server.gate, self.database, args)
+    }
+
+    fn run_queued_if_full(&mut self) {
+        if self.queue.is_full() {
+            self.run_queued();
+        }
+    }
+
+    /// Decides the calls that were added, in order, and writes their replies.
+    pub fn run_queued(&mut self) {
+        if !self.queue.is_empty() {
+            let gate = &self.server.gate;
+            let calls = self.queue.run(gate, &mut self.replies, gate.now());
+            self.count(calls);
         }
     }
 

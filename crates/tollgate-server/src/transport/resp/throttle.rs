@@ -69,9 +69,9 @@ fn number(name: &'static str, text: &[u8], least: i64) -> Result<u64, ThrottleCa
 }
 
 /// Limited or not, the capacity, what remains, seconds until a retry (or -1) and until the key is as new.
-pub fn write_outcome(replies: &mut Replies, call: &ThrottleCall<'_>, outcome: &LimitOutcome) {
-    let admission = match call.quantity {
-        0 => peeked(&call.limit, outcome),
+pub fn write_outcome(replies: &mut Replies, limit: &Limit, quantity: u64, outcome: &LimitOutcome) {
+    let admission = match quantity {
+        0 => peeked(limit, outcome),
         _ => outcome.decision.admission,
     };
     let retry_after = match admission {
@@ -80,12 +80,13 @@ pub fn write_outcome(replies: &mut Replies, call: &ThrottleCall<'_>, outcome: &L
     };
     let is_limited = !matches!(admission, Admission::Allow { .. });
     replies.limited += u64::from(is_limited);
-    replies.array(5);
-    replies.integer(i64::from(is_limited));
-    replies.integer(integer(call.limit.capacity()));
-    replies.integer(integer(outcome.remaining));
-    replies.integer(retry_after);
-    replies.integer(seconds(outcome.reset_after));
+    replies.integers([
+        i64::from(is_limited),
+        integer(limit.capacity()),
+        integer(outcome.remaining),
+        retry_after,
+        seconds(outcome.reset_after),
+    ]);
 }
 
 /// A quantity of zero is limited while the key has used more than the whole capacity, by calls with other figures.
