@@ -27,6 +27,7 @@ const MAX_BYTES: usize = 4 << 10;
 
 pub const TARGETS: &[Target] = &[
     http::HEADS,
+    http::PLAIN_CALLS,
     http::CONNECTION,
     http::HEADERS,
     http::JSON_FIELDS,

@@ -78,7 +78,8 @@ fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller<'static>
     }
 }
 
-fn is_local(host_header: &str) -> bool {
+/// Whether a Host names this machine.
+pub fn is_local(host_header: &str) -> bool {
     let name = host::canonical(host_header);
     let ip = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
     name == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())

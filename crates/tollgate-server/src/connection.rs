@@ -31,6 +31,7 @@ mod open_connections;
 mod per_address;
 mod proxy_header;
 mod read_watch;
+mod resumed_stream;
 mod send;
 mod socket;
 #[cfg(feature = "testing")]
@@ -43,6 +44,7 @@ pub use open_connections::{ConnectionGauge, OpenConnections};
 pub use per_address::AddressLimiter;
 use per_address::AddressSlot;
 pub use read_watch::{ReadEvent, ReadWatch};
+pub use resumed_stream::ResumedStream;
 pub use send::send_replies;
 pub use socket::{ClientSocket, ListenSocket};
 pub use worker::{WorkerService, default_workers, serve_on_workers};
@@ -110,8 +112,13 @@ pub async fn serve<H, F, B>(
     }
 }
 
-async fn serve_connection<S, H, F, B>(stream: S, peer: SocketAddr, mut shutdown: Shutdown, handler: Arc<H>)
-where
+/// Serves one HTTP/1.1 connection to its end.
+pub async fn serve_connection<S, H, F, B>(
+    stream: S,
+    peer: SocketAddr,
+    mut shutdown: Shutdown,
+    handler: Arc<H>,
+) where
     S: AsyncRead + AsyncWrite + Unpin,
     H: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
     F: Future<Output = Response<B>> + Send + 'static,

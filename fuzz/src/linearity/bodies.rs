@@ -1,6 +1,6 @@
 //! Heads and bodies of requests.
 
-use tollgate_server::testing::http::{batch_len, is_check};
+use tollgate_server::testing::http::{batch_len, is_check, plain_bodies};
 use tollgate_server::testing::proxy::{Completeness, form_fields, forwarded_headers, heads, json_fields};
 
 use super::{Case, Work, case, fill, numbered, work};
@@ -83,6 +83,19 @@ pub(super) const CASES: &[Case] = &[
     case("headers: forwarded parameters", SMALL, |size| headers("forwarded", fill("a=b;", size))),
     case("headers: addresses", SMALL, |size| headers("x-forwarded-for", fill("10.0.0.1, ", size))),
     case("headers: blank addresses", SMALL, |size| headers("x-forwarded-for", fill(", ", size))),
+    case("check: plain calls", SMALL, |size| {
+        work(fill(&format!("{PLAIN_START}content-length: 0\r\n\r\n"), size), |calls| {
+            plain_bodies(calls.as_bytes(), usize::MAX >> 1).len()
+        })
+    }),
+    case("check: a plain head, byte by byte", SMALL / 4, |size| {
+        let head = format!("{PLAIN_START}content-length: 0\r\nx: {}\r\n\r\n", "a".repeat(size));
+        work(head, |call| plain_bodies(call.as_bytes(), 1).len())
+    }),
+    case("check: a plain body, byte by byte", SMALL / 4, |size| {
+        let call = format!("{PLAIN_START}content-length: {size}\r\n\r\n{}", "a".repeat(size));
+        work(call, |call| plain_bodies(call.as_bytes(), 1).len())
+    }),
     case("check: attributes", SMALL, |size| {
         let body = format!("{{\"attributes\":{{{}\"a\":1}}}}", numbered(size, |n| format!("\"a{n}\":{n},")));
         work(body, |body| is_check(body.as_bytes()))
@@ -96,6 +109,7 @@ pub(super) const CASES: &[Case] = &[
     }),
 ];
 
+const PLAIN_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
 const LARGE: usize = 32 << 10;
 const SMALL: usize = 16 << 10;
 const CHUNKED: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use serde_json::Value;
-use tollgate_server::testing::http::{batch_len, is_check, is_query};
+use tollgate_server::testing::http::{batch_len, is_check, is_query, plain_bodies};
 use tollgate_server::testing::proxy::{
     BodyLength, Client, Completeness, Connections, form_fields, forwarded_headers, heads, json_fields,
 };
@@ -45,8 +45,32 @@ pub(super) const CONNECTION: Target = Target {
     max_bytes: MAX_BYTES,
 };
 
+pub(super) const PLAIN_CALLS: Target = Target {
+    name: "http_plain_calls",
+    run: |input| {
+        let whole = plain_bodies(input, input.len().max(1));
+        for piece in [1, 3] {
+            assert_eq!(
+                plain_bodies(input, piece),
+                whole,
+                "calls depend on how they are read, in pieces of {piece}"
+            );
+        }
+    },
+    words: HTTP_WORDS,
+    seeds: || {
+        texts(&[
+            "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc",
+            "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n\
+             POST /v1/check HTTP/1.1\r\nhost: x\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\n{}GET",
+        ])
+    },
+    max_bytes: MAX_BYTES,
+};
+
 const HTTP_WORDS: &[&str] = &[
     "GET / HTTP/1.1\r\n",
+    "POST /v1/check HTTP/1.1\r\n",
     "POST / HTTP/1.0\r\n",
     "host: x\r\n",
     "content-length: 3\r\n",

@@ -25,7 +25,7 @@ use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
 use crate::tls::ListenerTls;
 use crate::transport::grpc::{self, GrpcServer};
-use crate::transport::http::{self, AllowedCallers, CallerAccess};
+use crate::transport::http::{self, AllowedCallers, CallerAccess, HttpServer};
 use crate::transport::proxy::{self, Proxy};
 use crate::transport::resp::{self, RespServer};
 use crate::{assemble, fleet_bans, log, notice, systemd, tokens::Tokens};
@@ -436,8 +436,7 @@ pub async fn serve_http(
     gate: Arc<Gate>,
     access: Arc<CallerAccess>,
 ) {
-    let handler = move |request, peer| http::handle(Arc::clone(&gate), Arc::clone(&access), request, peer);
-    connection::serve(listener, per_address, shutdown, Arc::new(handler)).await;
+    http::serve(HttpServer { gate, access }, listener, per_address, shutdown).await;
 }
 
 pub async fn serve_admin(

@@ -22,13 +22,17 @@ use crate::tokens::{Role, Tokens};
 mod check_request;
 mod check_response;
 mod forward_auth;
+mod plain_calls;
+mod plain_request;
 mod rate_limit_json;
+mod server;
 mod settle;
 #[cfg(feature = "testing")]
 pub mod testing;
 
 pub use check_request::CheckRequest;
 pub use check_response::CheckResponse;
+pub use server::{HttpServer, serve};
 
 /// Longer bodies are answered with 413.
 pub const MAX_CHECK_BYTES: usize = 256 << 10;
@@ -168,23 +172,21 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
     let now = gate.now();
     let snapshot = gate.snapshot();
     let hits: Vec<_> = hits.into_iter().map(|hit| snapshot.identify(hit, now)).collect();
-    let mut answers = Vec::with_capacity(checks.len());
+    let mut verdicts = Vec::with_capacity(checks.len());
     let mut rest = hits.as_slice();
     // In the order of the request: runs of checks, and runs of peeks.
     for run in checks.chunk_by(|one, next| one.is_peek() == next.is_peek()) {
         let (hits, later) = rest.split_at(run.len());
         rest = later;
-        let verdicts = if run[0].is_peek() {
-            gate.peek_batch(&snapshot, hits, now).await
-        } else {
-            gate.check_batch(&snapshot, hits, now).await
-        };
-        answers.extend(
-            run.iter().zip(&verdicts).map(|(each, verdict)| {
-                each.response(gate, verdict, now).with_status(response::status(verdict))
-            }),
-        );
+        verdicts.extend(match run[0].is_peek() {
+            true => gate.peek_batch(&snapshot, hits, now).await,
+            false => gate.check_batch(&snapshot, hits, now).await,
+        });
     }
+    let answers = checks.iter().zip(&verdicts);
+    let answers: Vec<_> = answers
+        .map(|(check, verdict)| check.response(gate, verdict, now).with_status(response::status(verdict)))
+        .collect();
     Ok(response::json(StatusCode::OK, &answers))
 }
 
@@ -213,7 +215,7 @@ impl CheckRequest<'_> {
     }
 
     /// The verdict as a response to its caller.
-    fn response(&self, gate: &Gate, verdict: &EngineVerdict, now: Time) -> CheckResponse {
+    fn response<'v>(&self, gate: &Gate, verdict: &'v EngineVerdict, now: Time) -> CheckResponse<'v> {
         let expected = self.wants_receipt() || receipt::is_expected(verdict);
         let receipt = expected.then(|| gate.receipts.write(verdict)).flatten();
         CheckResponse::of(verdict).with_receipt(receipt).with_ticket(gate.ticket(verdict, now))

@@ -114,7 +114,7 @@ fn a_proxy_header_of_a_trusted_peer_names_the_client() {
     assert_eq!([status(&second), status(&second)], [Some(200), Some(429)]);
     assert_eq!(status(b""), None, "a connection without a header is closed");
     assert_eq!(status(b"PROXY TCP4 203.0.113.1\r\n"), None);
-    assert!(server.log().contains("PROXY header"), "{}", server.log());
+    server.wait_for_log("PROXY header");
 
     let server = Server::start(&config);
     assert!(behind_header(&server, first).is_none(), "the sender is not trusted");

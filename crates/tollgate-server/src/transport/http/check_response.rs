@@ -1,21 +1,23 @@
 //! The body of a verdict: every field is present, null where it does not apply.
 
+use std::fmt::Display;
+
 use hyper::StatusCode;
-use serde::Serialize;
-use tollgate::internal::EngineVerdict;
-use tollgate::internal::verdict::LimitVerdict;
+use serde::{Serialize, Serializer};
+use tollgate::internal::verdict::{LimitVerdict, VerdictId};
+use tollgate::internal::{EngineVerdict, Limit};
 
 use crate::response::millis;
 
 #[derive(Serialize)]
-pub struct CheckResponse {
+pub struct CheckResponse<'v> {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    id: String,
+    id: Text<VerdictId>,
     allowed: bool,
     reason: &'static str,
-    rule: Option<String>,
-    limit: Option<String>,
+    rule: Option<&'v str>,
+    limit: Option<Text<&'v Limit>>,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
@@ -23,62 +25,76 @@ pub struct CheckResponse {
     message: Option<String>,
     /// Of a denial, for `tollgate explain`.
     ticket: Option<String>,
-    rules: Vec<CheckedLimit>,
+    #[serde(serialize_with = "checked_limits")]
+    rules: &'v [LimitVerdict],
     /// Present if there is something to settle, or the caller requested it.
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt: Option<String>,
 }
 
 #[derive(Serialize)]
-struct CheckedLimit {
-    rule: String,
-    limit: String,
+struct CheckedLimit<'v> {
+    rule: &'v str,
+    limit: Text<&'v Limit>,
     allowed: bool,
     remaining: u64,
     retry_after_ms: Option<u64>,
     mode: &'static str,
 }
 
-impl CheckResponse {
-    pub fn of(verdict: &EngineVerdict) -> CheckResponse {
+/// Serialized as its text, without a string in between.
+struct Text<T>(T);
+
+impl<T: Display> Serialize for Text<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+fn checked_limits<S: Serializer>(limits: &&[LimitVerdict], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(limits.iter().map(CheckedLimit::of))
+}
+
+impl<'v> CheckResponse<'v> {
+    pub fn of(verdict: &'v EngineVerdict) -> CheckResponse<'v> {
         let reported = verdict.reported();
         CheckResponse {
             status: None,
-            id: verdict.id.to_string(),
+            id: Text(verdict.id),
             allowed: verdict.allowed,
             reason: verdict.reason.name(),
-            rule: reported.map(|limit| limit.rule.id.to_string()),
-            limit: reported.map(|limit| limit.limit.to_string()),
+            rule: reported.map(|limit| limit.rule.id.as_str()),
+            limit: reported.map(|limit| Text(&*limit.limit)),
             remaining: reported.map(|limit| limit.remaining()),
             retry_after_ms: verdict.retry_after.map(millis),
             reset_after_ms: reported.map(|limit| millis(limit.reset_after())),
             delay_ms: millis(verdict.delay),
             message: verdict.message(),
             ticket: None,
-            rules: verdict.limits().iter().map(CheckedLimit::of).collect(),
+            rules: verdict.limits(),
             receipt: None,
         }
     }
 
-    pub fn with_receipt(self, receipt: Option<String>) -> CheckResponse {
+    pub fn with_receipt(self, receipt: Option<String>) -> CheckResponse<'v> {
         CheckResponse { receipt, ..self }
     }
 
-    pub fn with_ticket(self, ticket: Option<String>) -> CheckResponse {
+    pub fn with_ticket(self, ticket: Option<String>) -> CheckResponse<'v> {
         CheckResponse { ticket, ..self }
     }
 
     /// In a batch each verdict has the status that it would have alone.
-    pub fn with_status(self, status: StatusCode) -> CheckResponse {
+    pub fn with_status(self, status: StatusCode) -> CheckResponse<'v> {
         CheckResponse { status: Some(status.as_u16()), ..self }
     }
 }
 
-impl CheckedLimit {
-    fn of(limit: &LimitVerdict) -> CheckedLimit {
+impl<'v> CheckedLimit<'v> {
+    fn of(limit: &'v LimitVerdict) -> CheckedLimit<'v> {
         CheckedLimit {
-            rule: limit.rule.id.to_string(),
-            limit: limit.limit.to_string(),
+            rule: limit.rule.id.as_str(),
+            limit: Text(&*limit.limit),
             allowed: limit.is_allowed(),
             remaining: limit.remaining(),
             retry_after_ms: limit.retry_after().map(millis),

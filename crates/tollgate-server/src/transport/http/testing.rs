@@ -1,6 +1,28 @@
-//! Bodies of the decision API: for fuzz targets and linearity tests.
+//! Calls of the decision API: for fuzz targets and linearity tests.
 
 use super::CheckRequest;
+use super::plain_request::{CallScanner, Scanned};
+
+/// The bodies of the plain calls at the start of a stream that arrives in pieces.
+pub fn plain_bodies(stream: &[u8], piece: usize) -> Vec<&[u8]> {
+    let piece = piece.max(1);
+    let mut scanner = CallScanner::default();
+    let mut bodies = Vec::new();
+    let mut begin = 0;
+    for end in (0..stream.len()).step_by(piece).map(|at| (at + piece).min(stream.len())) {
+        loop {
+            match scanner.scan(&stream[begin..end]) {
+                Scanned::Call { head, body } => {
+                    bodies.push(body);
+                    begin += head.bytes + head.body_bytes;
+                }
+                Scanned::PartialHead | Scanned::PartialBody(_) => break,
+                Scanned::NotPlain => return bodies,
+            }
+        }
+    }
+    bodies
+}
 
 /// Whether this is a valid body of `/v1/check`.
 pub fn is_check(body: &[u8]) -> bool {

@@ -1,0 +1,266 @@
+//! Plain calls of `POST /v1/check`: parsed in the read buffer and answered into a reused one, without hyper.
+//!
+//! A call is plain if nothing about it needs a decision: HTTP/1.1 with a length, a body that fits the buffer, no header
+//! that changes how the connection goes on, an authorized caller and a valid body. At the first call that is not, the
+//! connection is left to hyper for good, with the bytes that were read; so every refusal and every error but a slow body
+//! is hyper's. Responses have the same headers in the same order.
+//!
+//! Why not hyper: a call took 14.3 µs of CPU with it, where axum took 6.3 µs for a constant response and an epoll loop 3.6 µs
+//! (`bench/wire/run --quick http`, release build).
+
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use http_body_util::BodyExt as _;
+use hyper::StatusCode;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+use tollgate::Time;
+use tollgate::internal::EngineVerdict;
+use tollgate::internal::headers::{HeaderStyle, Headers};
+
+use super::plain_request::{CallScanner, MAX_CALL_BYTES, PlainHead, Scanned};
+use super::{AllowedCallers, CallerAccess, CheckRequest};
+use crate::caller_auth;
+use crate::connection::{
+    BODY_TIMEOUT, FullResponse, HEADER_TIMEOUT, ReadBodyError, ReadEvent, ReadWatch, Shutdown, send_replies,
+};
+use crate::gate::Gate;
+use crate::metrics::{RequestStatus, Transport};
+use crate::response::{self, ProblemDetails};
+use crate::tokens::Role;
+
+/// The buffers of an idle connection.
+const IDLE_BYTES: usize = 2 << 10;
+/// Responses are sent once they have this many bytes, before further calls of a pipeline are decided.
+const MAX_RESPONSE_BYTES: usize = 32 << 10;
+
+/// The plain calls of one connection.
+pub struct PlainCalls<'s> {
+    gate: &'s Gate,
+    access: &'s CallerAccess,
+    input: Vec<u8>,
+    scanner: CallScanner,
+    responses: Vec<u8>,
+    body: Vec<u8>,
+    headers: Headers,
+    /// The last Host that is local.
+    local_host: Vec<u8>,
+    date: CachedDate,
+    /// Set at a stop: the call that has begun is the last one.
+    is_last: bool,
+}
+
+/// How a connection goes on.
+#[derive(Debug)]
+pub enum Ended {
+    Closed,
+    /// The bytes from the start of a call that is not plain.
+    NotPlain(Vec<u8>),
+}
+
+/// What the input begins with.
+enum Next {
+    /// A call that was answered, and its bytes.
+    Answered(usize),
+    PartialHead,
+    PartialBody,
+    NotPlain,
+}
+
+impl<'s> PlainCalls<'s> {
+    pub fn new(gate: &'s Gate, access: &'s CallerAccess) -> PlainCalls<'s> {
+        PlainCalls {
+            gate,
+            access,
+            input: Vec::with_capacity(IDLE_BYTES),
+            scanner: CallScanner::default(),
+            responses: Vec::new(),
+            body: Vec::new(),
+            headers: Headers::default(),
+            local_host: Vec::new(),
+            date: CachedDate::default(),
+            is_last: false,
+        }
+    }
+
+    /// Answers calls until the connection ends, or until one is not plain.
+    pub async fn answer_all<S>(&mut self, stream: &mut S, shutdown: &Shutdown) -> io::Result<Ended>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let mut reads = ReadWatch::new(shutdown);
+        let mut deadline = Instant::now() + HEADER_TIMEOUT;
+        let mut is_body_due = false;
+        loop {
+            match reads.read(stream, &mut self.input, Some(deadline)).await {
+                ReadEvent::Read(Ok(1..)) => {}
+                ReadEvent::Read(end) => return end.map(|_| Ended::Closed),
+                ReadEvent::Stopped if is_body_due => self.is_last = true,
+                ReadEvent::DeadlinePassed if is_body_due => {
+                    self.write_problem(ReadBodyError::TooSlow.into()).await;
+                    self.send(stream).await?;
+                    return Ok(Ended::Closed);
+                }
+                ReadEvent::Stopped | ReadEvent::DeadlinePassed => return Ok(Ended::Closed),
+            }
+            let (used, next) = self.answer_input(stream).await?;
+            if used > 0 {
+                deadline = Instant::now() + HEADER_TIMEOUT;
+                is_body_due = false;
+                if self.is_last {
+                    return Ok(Ended::Closed);
+                }
+            }
+            if matches!(next, Next::NotPlain) || self.input.len() == MAX_CALL_BYTES {
+                return Ok(Ended::NotPlain(std::mem::take(&mut self.input)));
+            }
+            if matches!(next, Next::PartialBody) && !is_body_due {
+                is_body_due = true;
+                deadline = Instant::now() + BODY_TIMEOUT;
+            }
+            let wanted = (2 * self.input.len()).clamp(IDLE_BYTES, MAX_CALL_BYTES);
+            self.input.reserve_exact(wanted - self.input.len());
+        }
+    }
+
+    /// Answers the complete calls of the input and removes them; returns how many bytes they have, and what follows.
+    async fn answer_input<S>(&mut self, stream: &mut S) -> io::Result<(usize, Next)>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        let mut used = 0;
+        let next = loop {
+            match self.answer_next(used).await {
+                Next::Answered(length) => used += length,
+                next => break next,
+            }
+            if self.responses.len() > MAX_RESPONSE_BYTES {
+                self.send(stream).await?;
+            }
+        };
+        self.send(stream).await?;
+        if used > 0 {
+            self.input.drain(..used);
+            // A buffer that had to grow is freed.
+            if self.input.is_empty() && self.input.capacity() > IDLE_BYTES {
+                self.input = Vec::with_capacity(IDLE_BYTES);
+            }
+        }
+        Ok((used, next))
+    }
+
+    async fn answer_next(&mut self, from: usize) -> Next {
+        let local_host = &mut self.local_host;
+        let mut is_served = |head: &PlainHead<'_>| is_authorized(self.access, local_host, head);
+        let (length, body) = match self.scanner.scan(&self.input[from..]) {
+            Scanned::Call { head, body } if is_served(&head) => (head.bytes + head.body_bytes, body),
+            Scanned::PartialBody(Some(head)) if is_served(&head) => return Next::PartialBody,
+            Scanned::PartialBody(None) => return Next::PartialBody,
+            Scanned::PartialHead => return Next::PartialHead,
+            Scanned::Call { .. } | Scanned::PartialBody(Some(_)) | Scanned::NotPlain => {
+                return Next::NotPlain;
+            }
+        };
+        let Ok(check) = CheckRequest::parse(body) else { return Next::NotPlain };
+        let snapshot = self.gate.snapshot();
+        let now = self.gate.now();
+        let Ok(verdict) = check.decide(self.gate, &snapshot, now).await else { return Next::NotPlain };
+        self.body.clear();
+        serde_json::to_writer(&mut self.body, &check.response(self.gate, &verdict, now))
+            .expect("a verdict is valid JSON");
+        self.write_verdict(&verdict, snapshot.live.headers, now);
+        Next::Answered(length)
+    }
+
+    fn write_verdict(&mut self, verdict: &EngineVerdict, style: HeaderStyle, now: Time) {
+        let status = response::status(verdict);
+        self.count(status);
+        let responses = &mut self.responses;
+        responses.extend_from_slice(b"HTTP/1.1 ");
+        responses.extend_from_slice(status.as_str().as_bytes());
+        responses.push(b' ');
+        responses.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+        responses.extend_from_slice(b"\r\ncontent-type: application/json\r\ncache-control: no-store\r\n");
+        self.headers.write(verdict, style);
+        for (name, value) in self.headers.iter() {
+            push_header(responses, name, value.as_bytes());
+        }
+        if self.is_last {
+            push_header(responses, "connection", b"close");
+        }
+        push_header(responses, "content-length", itoa::Buffer::new().format(self.body.len()).as_bytes());
+        push_header(responses, "date", self.date.at(now));
+        responses.extend_from_slice(b"\r\n");
+        responses.extend_from_slice(&self.body);
+    }
+
+    /// An error after which the connection is closed.
+    async fn write_problem(&mut self, problem: ProblemDetails) {
+        self.count(problem.status);
+        let (head, body) = FullResponse::from(problem).into_parts();
+        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let responses = &mut self.responses;
+        responses.extend_from_slice(format!("HTTP/1.1 {}\r\n", head.status).as_bytes());
+        for (name, value) in &head.headers {
+            push_header(responses, name.as_str(), value.as_bytes());
+        }
+        push_header(responses, "connection", b"close");
+        push_header(responses, "content-length", body.len().to_string().as_bytes());
+        push_header(responses, "date", self.date.at(self.gate.now()));
+        responses.extend_from_slice(b"\r\n");
+        responses.extend_from_slice(&body);
+    }
+
+    fn count(&self, status: StatusCode) {
+        self.gate.requests.add(Transport::Http, RequestStatus::Http(status), 1);
+    }
+
+    async fn send<S: AsyncWrite + Unpin>(&mut self, stream: &mut S) -> io::Result<()> {
+        send_replies(stream, &mut self.responses, IDLE_BYTES).await
+    }
+}
+
+fn push_header(responses: &mut Vec<u8>, name: &str, value: &[u8]) {
+    responses.extend_from_slice(name.as_bytes());
+    responses.extend_from_slice(b": ");
+    responses.extend_from_slice(value);
+    responses.extend_from_slice(b"\r\n");
+}
+
+/// Whether the caller is served. A plain head has one Host and neither an Origin nor fetch metadata.
+fn is_authorized(access: &CallerAccess, local_host: &mut Vec<u8>, head: &PlainHead<'_>) -> bool {
+    match &access.allowed_callers {
+        AllowedCallers::Anyone => true,
+        AllowedCallers::Local if !local_host.is_empty() && head.host == local_host.as_slice() => true,
+        AllowedCallers::Local => {
+            let is_local = std::str::from_utf8(head.host).is_ok_and(caller_auth::is_local);
+            if is_local {
+                local_host.clear();
+                local_host.extend_from_slice(head.host);
+            }
+            is_local
+        }
+        AllowedCallers::Tokens(tokens) => head.bearer.is_some_and(|token| {
+            tokens.find(token, Role::Check).is_some_and(|(role, _)| role.includes(Role::Check))
+        }),
+    }
+}
+
+/// The `Date` of responses, formatted once a second.
+#[derive(Default)]
+struct CachedDate {
+    second: u64,
+    text: String,
+}
+
+impl CachedDate {
+    fn at(&mut self, now: Time) -> &[u8] {
+        if self.second != now.secs() || self.text.is_empty() {
+            self.second = now.secs();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(self.second);
+            self.text = httpdate::fmt_http_date(time);
+        }
+        self.text.as_bytes()
+    }
+}

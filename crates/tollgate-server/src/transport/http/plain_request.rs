@@ -1,0 +1,250 @@
+//! Plain calls of `POST /v1/check` in a buffer. It must not decide what any other call means.
+
+use tollgate::internal::request::fields;
+
+/// Longer calls are not plain.
+pub const MAX_CALL_BYTES: usize = 16 << 10;
+const MAX_HEADERS: usize = 32;
+/// The only request line of a plain call.
+const REQUEST_LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
+
+/// Finds the first call of a buffer that grows. Each byte of a head that arrives in pieces is searched once, and the
+/// head is parsed when it is complete, and once more with its body.
+#[derive(Default)]
+pub struct CallScanner {
+    /// Bytes without the end of a head.
+    searched: usize,
+    /// The length of a call whose head is known.
+    length: usize,
+}
+
+/// What a buffer begins with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Scanned<'a> {
+    Call {
+        head: PlainHead<'a>,
+        body: &'a [u8],
+    },
+    PartialHead,
+    /// The head, when it has just been completed.
+    PartialBody(Option<PlainHead<'a>>),
+    NotPlain,
+}
+
+impl CallScanner {
+    /// Looks at the buffer again, which has grown, or begins with another call since the last one was returned.
+    pub fn scan<'a>(&mut self, input: &'a [u8]) -> Scanned<'a> {
+        if input.len() < self.length {
+            return Scanned::PartialBody(None);
+        }
+        if self.searched > 0 && !has_head_end(&input[self.searched.saturating_sub(2)..]) {
+            self.searched = input.len();
+            return Scanned::PartialHead;
+        }
+        let head = match parse_head(input) {
+            Head::Plain(head) => head,
+            Head::Partial => {
+                self.searched = input.len();
+                return Scanned::PartialHead;
+            }
+            Head::Other => return Scanned::NotPlain,
+        };
+        let length = head.bytes + head.body_bytes;
+        if length > MAX_CALL_BYTES {
+            return Scanned::NotPlain;
+        }
+        self.searched = 0;
+        match input.get(head.bytes..length) {
+            Some(body) => {
+                self.length = 0;
+                Scanned::Call { head, body }
+            }
+            None => {
+                self.length = length;
+                Scanned::PartialBody(Some(head))
+            }
+        }
+    }
+}
+
+/// Whether there is an empty line after a line.
+fn has_head_end(bytes: &[u8]) -> bool {
+    let is_end = |rest: &[u8]| matches!(rest, [b'\n', b'\n', ..] | [b'\n', b'\r', b'\n', ..]);
+    (0..bytes.len()).any(|n| is_end(&bytes[n..]))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Head<'a> {
+    Plain(PlainHead<'a>),
+    Partial,
+    /// Another call, or a head that is not valid or not plain.
+    Other,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct PlainHead<'a> {
+    /// Its length, with the empty line at its end.
+    pub bytes: usize,
+    pub body_bytes: usize,
+    pub host: &'a [u8],
+    pub bearer: Option<&'a str>,
+}
+
+/// Parses a head. One without a single Host and a single Content-Length is not plain, nor is one with a header that
+/// changes the framing, the connection or the access.
+fn parse_head(bytes: &[u8]) -> Head<'_> {
+    let Some(fields) = bytes.strip_prefix(REQUEST_LINE) else {
+        return if REQUEST_LINE.starts_with(bytes) { Head::Partial } else { Head::Other };
+    };
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let (length, headers) = match httparse::parse_headers(fields, &mut headers) {
+        Ok(httparse::Status::Complete((length, headers))) => (REQUEST_LINE.len() + length, headers),
+        Ok(httparse::Status::Partial) => return Head::Partial,
+        Err(_) => return Head::Other,
+    };
+    let mut host = None;
+    let mut body_bytes = None;
+    let mut bearer = None;
+    for header in headers {
+        let is_plain = match field(header.name) {
+            Field::Host => host.replace(header.value).is_none(),
+            Field::Length => {
+                parse_length(header.value).is_some_and(|length| body_bytes.replace(length).is_none())
+            }
+            Field::Authorization => std::str::from_utf8(header.value)
+                .ok()
+                .and_then(fields::bearer)
+                .is_some_and(|token| bearer.replace(token).is_none()),
+            Field::Connection => header.value.eq_ignore_ascii_case(b"keep-alive"),
+            Field::NotPlain => false,
+            Field::Ignored => true,
+        };
+        if !is_plain {
+            return Head::Other;
+        }
+    }
+    match (host, body_bytes) {
+        (Some(host), Some(body_bytes)) => Head::Plain(PlainHead { bytes: length, body_bytes, host, bearer }),
+        _ => Head::Other,
+    }
+}
+
+enum Field {
+    Host,
+    Length,
+    Authorization,
+    Connection,
+    /// Changes the framing, the connection or the access.
+    NotPlain,
+    Ignored,
+}
+
+fn field(name: &str) -> Field {
+    let is = |known: &str| name.eq_ignore_ascii_case(known);
+    match name.len() {
+        2 if is("te") => Field::NotPlain,
+        4 if is("host") => Field::Host,
+        6 if is("origin") || is("expect") => Field::NotPlain,
+        7 if is("upgrade") || is("trailer") => Field::NotPlain,
+        10 if is("connection") => Field::Connection,
+        13 if is("authorization") => Field::Authorization,
+        14 if is("content-length") => Field::Length,
+        14 if is("sec-fetch-site") || is("http2-settings") => Field::NotPlain,
+        16 if is("proxy-connection") => Field::NotPlain,
+        17 if is("transfer-encoding") => Field::NotPlain,
+        _ => Field::Ignored,
+    }
+}
+
+/// Digits only, and few enough that the number fits.
+fn parse_length(value: &[u8]) -> Option<usize> {
+    let is_number = (1..=6).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+    is_number.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: &str = "POST /v1/check HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n";
+
+    #[test]
+    fn a_plain_head_is_parsed_wherever_it_is_cut() {
+        let call = format!(
+            "{START}Authorization: Bearer abc\r\nUser-Agent: x\r\nConnection: Keep-Alive\r\n\r\n{{}}"
+        );
+        let end = call.len() - 2;
+        for cut in 0..end {
+            assert_eq!(parse_head(&call.as_bytes()[..cut]), Head::Partial, "{cut}");
+        }
+        let head = PlainHead { bytes: end, body_bytes: 2, host: b"localhost", bearer: Some("abc") };
+        assert_eq!(parse_head(call.as_bytes()), Head::Plain(head));
+    }
+
+    #[test]
+    fn whatever_needs_a_decision_is_left_to_hyper() {
+        for more in [
+            "Host: localhost\r\n",
+            "Content-Length: 2\r\n",
+            "Transfer-Encoding: chunked\r\n",
+            "Expect: 100-continue\r\n",
+            "Upgrade: h2c\r\n",
+            "Connection: close\r\n",
+            "Connection: upgrade\r\n",
+            "Origin: http://localhost\r\n",
+            "Sec-Fetch-Site: none\r\n",
+            "Authorization: Basic abc\r\n",
+            "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",
+            "a b: c\r\n",
+            " folded\r\n",
+        ] {
+            assert_eq!(parse_head(format!("{START}{more}\r\n").as_bytes()), Head::Other, "{more}");
+        }
+        for start in [
+            "GET /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+            "POST /v1/check/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+            "POST /v1/check?a=b HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+            "POST http://a/v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+            "POST /v1/check HTTP/1.0\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+            "POST /v1/check HTTP/1.1\r\nHost: a\r\n\r\n",
+            "POST /v1/check HTTP/1.1\r\nContent-Length: 2\r\n\r\n",
+            "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: +2\r\n\r\n",
+            "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 2, 2\r\n\r\n",
+            "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "nonsense\r\n\r\n",
+            "\r\nPOST /v1/check HTTP/1.1\r\n",
+            "G",
+            "POST /v1/check HTTP/1.1\n",
+        ] {
+            assert_eq!(parse_head(start.as_bytes()), Head::Other, "{start}");
+        }
+    }
+
+    #[test]
+    fn calls_are_found_however_they_arrive() {
+        let calls = format!("{START}\r\n{{}}{START}a: b\n\n[]POST");
+        for piece in [1, 2, 3, 7, calls.len()] {
+            let mut scanner = CallScanner::default();
+            let mut bodies = Vec::new();
+            let mut begin = 0;
+            let mut last = Scanned::PartialHead;
+            for end in (1..=calls.len()).filter(|end| end % piece == 0 || *end == calls.len()) {
+                loop {
+                    last = scanner.scan(&calls.as_bytes()[begin..end]);
+                    let Scanned::Call { head, body } = &last else { break };
+                    bodies.push(*body);
+                    begin += head.bytes + head.body_bytes;
+                }
+            }
+            assert_eq!(bodies, [b"{}", b"[]"], "{piece}");
+            assert_eq!(last, Scanned::PartialHead);
+        }
+    }
+
+    #[test]
+    fn a_call_that_does_not_fit_the_buffer_is_left_to_hyper() {
+        let long = "POST /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 16384\r\n\r\n";
+        assert_eq!(CallScanner::default().scan(long.as_bytes()), Scanned::NotPlain);
+    }
+}
