@@ -17,12 +17,14 @@ mod quota;
 pub mod sliding_compact;
 pub mod sliding_counter;
 pub mod sliding_log;
+mod steps;
 pub mod tiered_window;
 pub mod token_bucket;
 mod unit;
 
 pub use clamp::MAX_SKEW;
 pub use quota::{Quota, QuotaState};
+pub use steps::Steps;
 
 /// An algorithm with its limit.
 ///

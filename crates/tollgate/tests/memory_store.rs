@@ -386,10 +386,10 @@ fn a_key_takes_the_memory_that_the_docs_say() {
     let documented = [
         (Shape::GCRA, 20),
         (Shape::SlidingCounter, 20),
-        (first_hit, 88),
-        (Shape::SlidingLog, 176),
-        (compact, 152),
-        (tiers, 440),
+        (first_hit, 123),
+        (Shape::SlidingLog, 123),
+        (compact, 123),
+        (tiers, 123),
     ];
     for (shape, bytes) in documented {
         let store = MemoryStore::new(1 << 30);

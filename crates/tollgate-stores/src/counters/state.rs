@@ -9,7 +9,6 @@ use tollgate::internal::Limit;
 use tollgate::internal::algorithm::fixed_window::FixedWindowState;
 use tollgate::internal::algorithm::sliding_compact::StepCounts;
 use tollgate::internal::algorithm::sliding_counter::SlidingCounterState;
-use tollgate::internal::algorithm::tiered_window::Tiers;
 use tollgate::internal::algorithm::{Algorithm as _, Quota, QuotaState, concurrency, sliding_log};
 use tollgate::internal::limit::{Rate, Shape};
 
@@ -37,11 +36,8 @@ pub fn encode(limit: &Limit, state: &QuotaState, now: Time) -> Vec<u8> {
         QuotaState::Counts(counts) => {
             push_varints(&mut bytes, [counts.window, counts.current, counts.previous])
         }
-        QuotaState::Log(log) => push_steps(&mut bytes, &**log),
-        QuotaState::Steps(steps) => push_steps(&mut bytes, steps),
-        QuotaState::Tiers(tiers) => {
-            tiers.finest().into_iter().for_each(|finest| push_steps(&mut bytes, finest))
-        }
+        QuotaState::Log(log) => push_steps(&mut bytes, log),
+        QuotaState::Steps(steps) | QuotaState::Tiers(steps) => push_steps(&mut bytes, steps),
     }
     bytes
 }
@@ -75,11 +71,9 @@ pub fn decode(limit: &Limit, bytes: &[u8]) -> Option<(Limit, QuotaState)> {
                 SlidingCounterState { window, current: bounded(number()?)?, previous: bounded(number()?)? };
             (*limit, QuotaState::Counts(counts))
         }
-        QuotaState::Log(_) => {
-            (*limit, QuotaState::Log(Box::new(pop_steps(&mut rest)?.into_iter().collect())))
-        }
+        QuotaState::Log(_) => (*limit, QuotaState::Log(pop_steps(&mut rest)?.into_iter().collect())),
         QuotaState::Steps(_) => (*limit, QuotaState::Steps(pop_steps(&mut rest)?.into_iter().collect())),
-        QuotaState::Tiers(_) => (*limit, QuotaState::Tiers(tiers(limit, &pop_steps(&mut rest)?))),
+        QuotaState::Tiers(_) => (*limit, QuotaState::Tiers(pop_steps(&mut rest)?.into_iter().collect())),
     };
     rest.is_empty().then_some(decoded)
 }
@@ -126,17 +120,6 @@ fn with_rate_and_burst(limit: &Limit, count: u64, burst: u64) -> Option<Limit> {
         other => other,
     };
     Limit::new(Rate::new(count, limit.rate().period()).ok()?, shape).ok()
-}
-
-/// The finest level as stored; coarser levels are its sums.
-fn tiers(limit: &Limit, finest: &[(u64, u64)]) -> Tiers {
-    let Shape::TieredWindow { levels } = limit.shape() else { return Tiers::default() };
-    let unit = levels.finest().secs();
-    let sums = |coarser: u64| {
-        let buckets = finest.iter().map(|(step, count)| (step.saturating_mul(unit) / coarser, *count));
-        buckets.collect()
-    };
-    Tiers::from_levels(levels.units().iter().map(|each| sums(each.secs())).collect())
 }
 
 fn push_steps(bytes: &mut Vec<u8>, steps: &impl StepCounts) {

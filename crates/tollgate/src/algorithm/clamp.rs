@@ -32,7 +32,7 @@ impl Quota {
         match (self, state) {
             (Quota::Fixed(window), QuotaState::Window(state)) => window.clamp(state, now),
             (Quota::Counter(counter), QuotaState::Counts(counts)) => counter.clamp(counts, now),
-            (Quota::Log(window), QuotaState::Log(log)) => window.clamp(&mut **log, now),
+            (Quota::Log(window), QuotaState::Log(log)) => window.clamp(log, now),
             (Quota::Steps(window), QuotaState::Steps(steps)) => window.clamp(steps, now),
             (Quota::Tiers(window), QuotaState::Tiers(tiers)) => window.clamp(tiers, now),
             _ => false,
@@ -83,8 +83,9 @@ impl SlidingCounter {
 }
 
 impl<K: StepStorage> StepWindow<K> {
-    fn clamp(&self, state: &mut K::Container, now: Time) -> bool {
-        let from_future = state.newest().is_some_and(|newest| newest > self.step_at(now + MAX_SKEW));
+    #[inline]
+    pub(super) fn clamp(&self, state: &mut K::Container, now: Time) -> bool {
+        let from_future = state.newest().is_some_and(|newest| self.start_of(newest) > now + MAX_SKEW);
         if from_future {
             let last = self.step_at(now);
             *state = state.pairs().map(|(step, count)| (step.min(last), count)).collect();

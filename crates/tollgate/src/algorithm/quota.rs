@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::algorithm::fixed_window::{FixedWindow, FixedWindowState};
 use crate::algorithm::gcra::Meter;
 use crate::algorithm::leaky_bucket::LeakyBucket;
-use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts as _, Steps};
+use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts as _};
 use crate::algorithm::sliding_counter::{SlidingCounter, SlidingCounterState};
 use crate::algorithm::sliding_log::{Log, SlidingLog};
-use crate::algorithm::tiered_window::{TieredWindow, Tiers};
-use crate::algorithm::{Algorithm, Decision, Grant, concurrency, sliding_log, token_bucket};
+use crate::algorithm::tiered_window::TieredWindow;
+use crate::algorithm::{Algorithm, Decision, Grant, Steps, concurrency, sliding_log, token_bucket};
 use crate::limit::{Limit, Shape};
 use crate::time::{Time, nanos_of};
 
@@ -31,29 +31,18 @@ pub enum QuotaState {
     Timestamp(u64),
     Window(FixedWindowState),
     Counts(SlidingCounterState),
-    /// Boxed, because it is larger than the others.
-    Log(Box<Log>),
+    Log(Log),
     Steps(Steps),
-    Tiers(Tiers),
+    /// The finest level of a tiered window.
+    Tiers(Steps),
 }
 
 impl QuotaState {
     /// Heap bytes of the state.
     pub(crate) fn heap_bytes(&self) -> usize {
         match self {
-            QuotaState::Log(log) => size_of::<Log>() + log.heap_bytes(),
-            QuotaState::Steps(steps) => steps.heap_bytes(),
-            QuotaState::Tiers(tiers) => tiers.heap_bytes(),
-            QuotaState::Timestamp(_) | QuotaState::Window(_) | QuotaState::Counts(_) => 0,
-        }
-    }
-
-    /// Heap bytes of such a state with a single step.
-    pub(crate) fn min_heap_bytes(&self) -> usize {
-        match self {
-            QuotaState::Log(_) => size_of::<Log>() + sliding_log::MAX_ENTRY_BYTES,
-            QuotaState::Steps(_) => Steps::MIN_BYTES,
-            QuotaState::Tiers(tiers) => tiers.min_heap_bytes(),
+            QuotaState::Log(log) => log.heap_bytes(),
+            QuotaState::Steps(steps) | QuotaState::Tiers(steps) => steps.heap_bytes(),
             QuotaState::Timestamp(_) | QuotaState::Window(_) | QuotaState::Counts(_) => 0,
         }
     }
@@ -61,13 +50,13 @@ impl QuotaState {
     /// Merges steps in pairs, also those of permits: a later refund of such a permit is not found, and the permit
     /// expires.
     pub(crate) fn merge_steps(&mut self) -> bool {
-        let QuotaState::Steps(steps) = self else { return false };
+        let (QuotaState::Steps(steps) | QuotaState::Tiers(steps)) = self else { return false };
         steps.halved().map(|halved| *steps = halved).is_some()
     }
 
     /// Frees unused capacity.
     pub(crate) fn shrink(&mut self) {
-        if let QuotaState::Steps(steps) = self {
+        if let QuotaState::Steps(steps) | QuotaState::Tiers(steps) = self {
             steps.shrink();
         }
     }
@@ -114,7 +103,7 @@ impl Quota {
     /// Maximum heap bytes of a state, at its limit and with the worst spacing of hits.
     pub(crate) fn max_heap_bytes(&self) -> usize {
         let bytes = match self {
-            Quota::Log(window) => sliding_log::max_bytes(window) + size_of::<Log>() as u64,
+            Quota::Log(window) => sliding_log::max_bytes(window),
             Quota::Steps(window) => Steps::max_bytes(window.limit.min(window.steps)),
             Quota::Tiers(window) => window.max_bytes(),
             Quota::Bucket(_) | Quota::Leaky(_) | Quota::Fixed(_) | Quota::Counter(_) => 0,
@@ -126,8 +115,7 @@ impl Quota {
     pub(crate) fn used_upper_bound(&self, state: &QuotaState, now: Time) -> u64 {
         match state {
             QuotaState::Log(log) => log.total(),
-            QuotaState::Steps(steps) => steps.total(),
-            QuotaState::Tiers(tiers) => tiers.finest().map_or(0, Steps::total),
+            QuotaState::Steps(steps) | QuotaState::Tiers(steps) => steps.total(),
             QuotaState::Timestamp(_) | QuotaState::Window(_) | QuotaState::Counts(_) => self.used(state, now),
         }
     }
@@ -136,10 +124,9 @@ impl Quota {
     /// earlier. `false` if that is impossible: there is one step only, or permits are refunded one by one.
     pub(crate) fn coarsen(&self, state: &mut QuotaState) -> bool {
         match (self, state) {
-            (Quota::Log(_), QuotaState::Log(log)) => log.halved().map(|halved| **log = halved).is_some(),
+            (Quota::Log(_), QuotaState::Log(log)) => log.halved().map(|halved| *log = halved).is_some(),
             (Quota::Steps(window), QuotaState::Steps(_)) if window.step_ns == concurrency::STEP_NS => false,
-            (Quota::Steps(_), state) => state.merge_steps(),
-            (Quota::Tiers(window), QuotaState::Tiers(tiers)) => window.coarsen(tiers),
+            (Quota::Steps(_) | Quota::Tiers(_), state) => state.merge_steps(),
             _ => false,
         }
     }
@@ -184,7 +171,7 @@ impl Algorithm for Quota {
         match self {
             Quota::Bucket(_) | Quota::Leaky(_) => QuotaState::Timestamp(0),
             Quota::Fixed(window) => QuotaState::Window(window.fresh()),
-            Quota::Log(window) => QuotaState::Log(Box::new(window.fresh())),
+            Quota::Log(window) => QuotaState::Log(window.fresh()),
             Quota::Steps(window) => QuotaState::Steps(window.fresh()),
             Quota::Counter(counter) => QuotaState::Counts(counter.fresh()),
             Quota::Tiers(window) => QuotaState::Tiers(window.fresh()),

@@ -3,9 +3,9 @@
 //! The window is the last `steps` steps, including the present one. Memory is bounded by the number of steps, not by
 //! the rate of requests.
 
-use std::collections::VecDeque;
 use std::marker::PhantomData;
 
+use crate::algorithm::steps::Steps;
 use crate::algorithm::{Admission, Algorithm, Decision, Grant};
 use crate::time::Time;
 
@@ -81,116 +81,6 @@ pub trait StepCounts: Default + FromIterator<(u64, u64)> {
             freed += units;
             (freed >= count).then_some(step)
         })
-    }
-}
-
-/// The counts of all non-empty steps, oldest first; a range of them is found by binary search.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Steps {
-    pairs: VecDeque<(u64, u64)>,
-    total: u64,
-}
-
-impl Steps {
-    pub fn len(&self) -> usize {
-        self.pairs.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.pairs.is_empty()
-    }
-
-    /// Heap bytes of the counts.
-    pub fn heap_bytes(&self) -> usize {
-        self.pairs.capacity() * size_of::<(u64, u64)>()
-    }
-
-    /// Heap bytes of a single step.
-    pub(crate) const MIN_BYTES: usize = 4 * size_of::<(u64, u64)>();
-
-    /// Heap bytes of `steps` steps; the capacity grows by doubling.
-    pub(crate) fn max_bytes(steps: u64) -> u64 {
-        let capacity = steps.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
-        capacity.saturating_mul(size_of::<(u64, u64)>() as u64)
-    }
-
-    pub(crate) fn shrink(&mut self) {
-        self.pairs.shrink_to_fit();
-    }
-
-    /// The sum of steps `from..=to`.
-    pub(super) fn sum(&self, from: u64, to: u64) -> u64 {
-        let start = self.pairs.partition_point(|(step, _)| *step < from);
-        let end = self.pairs.partition_point(|(step, _)| *step <= to);
-        self.pairs.range(start..end.max(start)).map(|(_, count)| count).sum()
-    }
-}
-
-impl FromIterator<(u64, u64)> for Steps {
-    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(pairs: I) -> Steps {
-        let mut steps = Steps::default();
-        pairs.into_iter().for_each(|(step, count)| steps.add(step, count));
-        steps
-    }
-}
-
-impl StepCounts for Steps {
-    fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.pairs.iter().copied()
-    }
-
-    fn total(&self) -> u64 {
-        self.total
-    }
-
-    fn forget_before(&mut self, from: u64) {
-        while let Some((_, count)) = self.pairs.front().copied().filter(|(step, _)| *step < from) {
-            self.total -= count;
-            self.pairs.pop_front();
-        }
-        if self.pairs.capacity() > 4 * self.pairs.len().max(4) {
-            self.pairs.shrink_to(2 * self.pairs.len());
-        }
-    }
-
-    fn add(&mut self, step: u64, count: u64) {
-        if count == 0 {
-            return;
-        }
-        self.total += count;
-        match self.pairs.back_mut() {
-            Some((last, sum)) if *last >= step => *sum += count,
-            _ => self.pairs.push_back((step, count)),
-        }
-    }
-
-    fn take(&mut self, step: u64, count: u64) -> u64 {
-        let Ok(at) = self.pairs.binary_search_by_key(&step, |(step, _)| *step) else {
-            return 0;
-        };
-        let taken = count.min(self.pairs[at].1);
-        self.pairs[at].1 -= taken;
-        self.total -= taken;
-        if self.pairs[at].1 == 0 {
-            self.pairs.remove(at);
-        }
-        taken
-    }
-
-    fn take_oldest(&mut self, mut count: u64) {
-        while let Some((_, units)) = self.pairs.front_mut().filter(|_| count > 0) {
-            let taken = count.min(*units);
-            *units -= taken;
-            self.total -= taken;
-            count -= taken;
-            if *units == 0 {
-                self.pairs.pop_front();
-            }
-        }
-    }
-
-    fn newest(&self) -> Option<u64> {
-        self.pairs.back().map(|(step, _)| *step)
     }
 }
 
@@ -314,7 +204,7 @@ mod tests {
             if window.decide(&state, now, 5_000).is_allowed() {
                 window.charge(&mut state, now, 5_000);
             }
-            assert!(state.pairs.len() <= 60);
+            assert!(state.len() <= 60);
         }
     }
 

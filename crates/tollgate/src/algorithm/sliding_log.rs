@@ -3,6 +3,8 @@
 //! A log is a sliding window whose step is the resolution of time itself. Its memory grows with the limit, so each hit
 //! is stored as the distance from the previous one, in as few nibbles as possible: six for a few hundred hits an hour.
 
+use smallvec::SmallVec;
+
 use crate::algorithm::sliding_compact::{StepCounts, StepStorage, StepWindow};
 use crate::time::Period;
 
@@ -43,7 +45,7 @@ impl StepStorage for NibbleStorage {
 /// for the oldest) and, after a marker, its count if that is not one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Log {
-    bytes: Vec<u8>,
+    bytes: SmallVec<[u8; INLINE_BYTES]>,
     /// The start of the oldest entry, the start of the newest, and its end, in nibbles.
     head: u32,
     last: u32,
@@ -60,10 +62,47 @@ struct LogEntry {
     next: u32,
 }
 
+/// The nibbles of a number, or of a marker and a number, lowest first.
+#[derive(Clone, Copy)]
+struct Nibbles {
+    bits: u64,
+    len: u32,
+}
+
+impl Nibbles {
+    const NONE: Nibbles = Nibbles { bits: 0, len: 0 };
+
+    #[inline]
+    fn number(number: u64) -> Nibbles {
+        let len = nibbles_of(number);
+        Nibbles { bits: number << 4 | u64::from(len), len: len + 1 }
+    }
+
+    #[inline]
+    fn count(count: u64) -> Nibbles {
+        let Nibbles { bits, len } = Nibbles::number(count);
+        Nibbles { bits: bits << 4 | COUNT_MARKER, len: len + 1 }
+    }
+}
+
+#[inline]
+fn nibbles_of(number: u64) -> u32 {
+    (u64::BITS - number.leading_zeros()).div_ceil(4)
+}
+
+/// The nibbles of an entry.
+#[inline]
+fn entry_nibbles(distance: u64, count: u64) -> [Nibbles; 3] {
+    let one_count = if count == 1 { Nibbles::NONE } else { Nibbles::count(count & MAX_NUMBER) };
+    let rest = if count > MAX_NUMBER { Nibbles::count(count >> NUMBER_BITS) } else { Nibbles::NONE };
+    [Nibbles::number(distance), one_count, rest]
+}
+
 impl Log {
     /// Heap bytes of the log.
+    #[inline]
     pub fn heap_bytes(&self) -> usize {
-        self.bytes.capacity()
+        if self.bytes.spilled() { self.bytes.capacity() } else { 0 }
     }
 
     fn is_empty(&self) -> bool {
@@ -76,7 +115,7 @@ impl Log {
         let (distance, mut next) = self.number(at);
         let mut count = 1;
         let mut bits = 0;
-        while next < self.end && self.nibble(next) == COUNT_MARKER {
+        while next < self.end && self.word(next) & 0xf == COUNT_MARKER {
             let (part, end) = self.number(next + 1);
             count = if bits == 0 { part } else { count | part << bits };
             (bits, next) = (bits + NUMBER_BITS, end);
@@ -84,26 +123,26 @@ impl Log {
         LogEntry { distance, count, next }
     }
 
+    #[inline]
     fn push(&mut self, distance: u64, count: u64) {
+        let parts = entry_nibbles(distance, count);
+        self.make_room(parts.iter().map(|part| part.len as usize).sum::<usize>().div_ceil(2));
         self.last = self.end;
-        self.push_number(distance);
-        if count != 1 {
-            self.push_nibble(COUNT_MARKER);
-            self.push_number(count & MAX_NUMBER);
-        }
-        if count > MAX_NUMBER {
-            self.push_nibble(COUNT_MARKER);
-            self.push_number(count >> NUMBER_BITS);
+        parts.into_iter().filter(|part| part.len > 0).for_each(|part| self.push_nibbles(part));
+    }
+
+    /// Makes room for `needed` more bytes: at the front, or by growing a little.
+    #[inline]
+    fn make_room(&mut self, needed: usize) {
+        if self.bytes.capacity() - self.bytes.len() < needed {
+            self.make_more_room();
         }
     }
 
-    /// Makes room for one more entry: at the front, or by growing a little.
-    fn make_room(&mut self) {
+    #[cold]
+    fn make_more_room(&mut self) {
         let dead_bytes = self.head as usize / 2;
         let size = self.bytes.len();
-        if self.bytes.capacity() - size >= MAX_ENTRY_BYTES {
-            return;
-        }
         if dead_bytes >= (size / SLACK).max(MAX_ENTRY_BYTES) {
             self.bytes.drain(..dead_bytes);
             for offset in [&mut self.head, &mut self.last, &mut self.end] {
@@ -126,31 +165,35 @@ impl Log {
         }
     }
 
-    fn nibble(&self, at: u32) -> u8 {
-        self.bytes[at as usize / 2] >> (4 * (at % 2)) & 0xf
+    /// The nibbles from a position on, up to the end or to sixty bits.
+    #[inline]
+    fn word(&self, at: u32) -> u64 {
+        let from = &self.bytes[at as usize / 2..];
+        let word = match from.first_chunk() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => from.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        };
+        word >> (4 * (at % 2))
     }
 
-    fn push_nibble(&mut self, half: u8) {
-        match self.end % 2 {
-            0 => self.bytes.push(half),
-            _ => *self.bytes.last_mut().expect("the first half of a byte is there") |= half << 4,
+    #[inline]
+    fn push_nibbles(&mut self, Nibbles { mut bits, len }: Nibbles) {
+        let mut left = len;
+        if self.end % 2 == 1 {
+            *self.bytes.last_mut().expect("the first half of a byte is there") |= (bits as u8) << 4;
+            bits >>= 4;
+            left -= 1;
         }
-        self.end += 1;
+        self.bytes.extend_from_slice(&bits.to_le_bytes()[..left.div_ceil(2) as usize]);
+        self.end += len;
     }
 
     /// A number, and the position after it.
+    #[inline]
     fn number(&self, at: u32) -> (u64, u32) {
-        let end = at + 1 + u32::from(self.nibble(at));
-        let number = (at + 1..end).rev().fold(0, |number, at| number << 4 | u64::from(self.nibble(at)));
-        (number, end)
-    }
-
-    fn push_number(&mut self, mut number: u64) {
-        self.push_nibble((u64::BITS - number.leading_zeros()).div_ceil(4) as u8);
-        while number > 0 {
-            self.push_nibble(number as u8 & 0xf);
-            number >>= 4;
-        }
+        let word = self.word(at);
+        let len = (word & 0xf) as u32;
+        (word >> 4 & ((1 << (4 * len)) - 1), at + 1 + len)
     }
 
     /// Removes the newest entry's bytes, to write it again.
@@ -194,7 +237,6 @@ impl StepCounts for Log {
             return;
         }
         let step = step.min(MAX_NUMBER);
-        self.make_room();
         self.total += count;
         if self.is_empty() {
             (self.oldest, self.newest) = (step, step);
@@ -249,13 +291,16 @@ impl FromIterator<(u64, u64)> for Log {
 }
 
 /// Precedes a count, or the rest of a large one. No number has that many nibbles.
-const COUNT_MARKER: u8 = 0xf;
+const COUNT_MARKER: u64 = 0xf;
 const NUMBER_BITS: u32 = 4 * (COUNT_MARKER as u32 - 1);
 const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
 /// The fraction of its bytes that a log wastes at either end is at most one in this many.
 const SLACK: usize = 32;
 /// Bytes of the longest entry.
 pub(crate) const MAX_ENTRY_BYTES: usize = 24;
+/// Bytes that are stored in place: the longest entry, or six to eight ordinary ones. Most keys never have more, and are
+/// read without a further cache miss.
+const INLINE_BYTES: usize = MAX_ENTRY_BYTES;
 
 #[cfg(test)]
 mod tests {

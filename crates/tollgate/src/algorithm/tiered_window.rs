@@ -1,12 +1,13 @@
 //! Tiered window: fine buckets at the edges of a sliding window, coarse ones in between.
 //!
 //! The count is exactly the last window in steps of the finest level. The coarser levels are sums of the finer ones,
-//! so that a sliding day, precise to the second, is read in 142 buckets.
+//! so that a sliding day, precise to the second, is read in 142 buckets. Only a store on a server keeps these sums
+//! ([`TieredWindow::cover`]): a state in memory knows the sum of its window, and has the finest level alone.
 
 use smallvec::SmallVec;
 
-use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts, Steps};
-use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW};
+use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts};
+use crate::algorithm::{Algorithm, Decision, Grant, Steps};
 use crate::limit::Levels;
 use crate::time::{NANOS_PER_SECOND, Period, Time};
 
@@ -14,38 +15,6 @@ use crate::time::{NANOS_PER_SECOND, Period, Time};
 pub struct TieredWindow {
     window: SlidingCompact,
     levels: Levels,
-}
-
-/// The counts of every level, finest first.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tiers {
-    levels: Vec<Steps>,
-}
-
-impl Tiers {
-    /// The finest level, of which all others are sums.
-    pub fn finest(&self) -> Option<&Steps> {
-        self.levels.first()
-    }
-
-    pub fn levels(&self) -> &[Steps] {
-        &self.levels
-    }
-
-    pub fn from_levels(levels: Vec<Steps>) -> Tiers {
-        Tiers { levels }
-    }
-
-    pub fn heap_bytes(&self) -> usize {
-        self.levels.capacity() * size_of::<Steps>() + self.levels.iter().map(Steps::heap_bytes).sum::<usize>()
-    }
-}
-
-impl Tiers {
-    /// Heap bytes with a single step in each level.
-    pub(crate) fn min_heap_bytes(&self) -> usize {
-        Levels::MAX * size_of::<Steps>() + self.levels.len() * Steps::MIN_BYTES
-    }
 }
 
 /// Whole buckets of one level: `from..=to`.
@@ -95,78 +64,26 @@ impl TieredWindow {
 
     /// `now`, or the newest step if that is later: a caller with a slightly earlier timestamp sees what other threads
     /// have charged since.
-    fn effective_now(&self, state: &Tiers, now: Time) -> Time {
-        let newest = state.finest().and_then(Steps::newest);
-        newest.map_or(now, |step| now.max(self.window.start_of(step)))
+    fn effective_now(&self, steps: &Steps, now: Time) -> Time {
+        steps.newest().map_or(now, |step| now.max(self.window.start_of(step)))
     }
 
     fn unit(&self, level: usize) -> u64 {
         self.levels.units()[level].secs()
     }
 
-    /// The bucket of `level` that contains a step of the finest level.
-    fn bucket(&self, level: usize, step: u64) -> u64 {
-        step * self.unit(0) / self.unit(level)
-    }
-
-    /// Removes buckets that are entirely before step `oldest`.
-    fn forget_before(&self, tiers: &mut Tiers, oldest: u64) {
-        for level in 0..tiers.levels.len() {
-            tiers.levels[level].forget_before(self.bucket(level, oldest));
-        }
-    }
-
-    fn add(&self, tiers: &mut Tiers, step: u64, count: u64) {
-        tiers.levels.resize(self.levels.units().len(), Steps::default());
-        for level in 0..tiers.levels.len() {
-            tiers.levels[level].add(self.bucket(level, step), count);
-        }
-    }
-
-    /// Maximum heap bytes of a state: in each level one step per hit, or all steps and the one at the edge.
+    /// Maximum heap bytes of a state: a step per hit, or all steps.
     pub(super) fn max_bytes(&self) -> u64 {
-        let seconds = self.window.steps * self.unit(0);
-        let levels = 0..self.levels.units().len();
-        let steps = levels.map(|level| self.window.limit.min(seconds / self.unit(level) + 1));
-        let vector = Levels::MAX * size_of::<Steps>();
-        steps.map(Steps::max_bytes).fold(vector as u64, u64::saturating_add)
+        Steps::max_bytes(self.window.limit.min(self.window.steps))
     }
 
     pub(super) fn limit(&self) -> u64 {
         self.window.limit
     }
 
-    /// Halves the steps of the finest level and rebuilds the sums; `false` if there is one step only.
-    pub(super) fn coarsen(&self, tiers: &mut Tiers) -> bool {
-        let Some(finest) = tiers.finest().and_then(Steps::halved) else { return false };
-        let mut coarse = Tiers::default();
-        finest.pairs().for_each(|(step, count)| self.add(&mut coarse, step, count));
-        *tiers = coarse;
-        true
-    }
-
     /// See [`Quota::clamp`](crate::algorithm::Quota::clamp).
-    pub(super) fn clamp(&self, tiers: &mut Tiers, now: Time) -> bool {
-        let latest = self.window.step_at(now + MAX_SKEW);
-        let newest = |(level, steps): (usize, &Steps)| {
-            steps.newest().is_some_and(|newest| {
-                level >= self.levels.units().len() || newest > self.bucket(level, latest)
-            })
-        };
-        let from_future = tiers.levels.iter().enumerate().any(newest);
-        if from_future {
-            let last = self.window.step_at(now);
-            let finest = std::mem::take(tiers).levels.into_iter().next().unwrap_or_default();
-            finest.pairs().for_each(|(step, count)| self.add(tiers, step.min(last), count));
-        }
-        from_future
-    }
-
-    fn take(&self, tiers: &mut Tiers, step: u64, count: u64) {
-        let Some(taken) = tiers.levels.first_mut().map(|finest| finest.take(step, count)) else { return };
-        for level in 1..tiers.levels.len() {
-            tiers.levels[level].take(self.bucket(level, step), taken);
-        }
+    pub(super) fn clamp(&self, steps: &mut Steps, now: Time) -> bool {
+        self.window.clamp(steps, now)
     }
 }
 
@@ -177,66 +94,55 @@ fn push_range(runs: &mut BucketRanges, level: usize, from: u64, end: u64) {
 }
 
 impl Algorithm for TieredWindow {
-    type State = Tiers;
+    type State = Steps;
 
-    fn fresh(&self) -> Tiers {
-        Tiers::default()
+    fn fresh(&self) -> Steps {
+        Steps::default()
     }
 
-    fn decide(&self, state: &Tiers, now: Time, cost: u64) -> Decision {
-        let empty = Steps::default();
-        let finest = state.finest().unwrap_or(&empty);
+    fn decide(&self, state: &Steps, now: Time, cost: u64) -> Decision {
         let from = self.window.oldest_at(self.effective_now(state, now));
-        self.window.decide_on(finest, from, self.used(state, now), now, cost)
+        self.window.decide_on(state, from, state.sum_from(from), now, cost)
     }
 
-    fn charge(&self, state: &mut Tiers, now: Time, cost: u64) {
-        self.forget_before(state, self.window.oldest_at(now));
-        if cost > 0 {
-            self.add(state, self.window.step_at(now), cost);
-        }
+    fn charge(&self, state: &mut Steps, now: Time, cost: u64) {
+        self.window.charge(state, now, cost);
     }
 
-    fn drain(&self, state: &mut Tiers, now: Time, cost: u64) {
+    fn drain(&self, state: &mut Steps, now: Time, cost: u64) {
         let cap = self.window.limit.max(self.used(state, now));
         self.charge(state, now, cost.min(self.window.limit));
         // Removes expired steps first, so that the cost is subtracted from steps that count.
-        self.forget_before(state, self.window.oldest_at(self.effective_now(state, now)));
-        let mut excess = self.used(state, now).saturating_sub(cap);
-        while let Some((step, count)) = state.finest().and_then(Steps::oldest).filter(|_| excess > 0) {
-            self.take(state, step, count.min(excess));
-            excess -= count.min(excess);
-        }
+        state.forget_before(self.window.oldest_at(self.effective_now(state, now)));
+        state.take_oldest(state.total().saturating_sub(cap));
     }
 
-    fn add_debt(&self, state: &mut Tiers, now: Time, cost: u64) {
+    fn add_debt(&self, state: &mut Steps, now: Time, cost: u64) {
         let cap = self.window.limit.saturating_mul(2);
         self.charge(state, now, SlidingCompact::room(self.used(state, now), cap, cost));
     }
 
-    fn counted_at(&self, state: &Tiers, now: Time) -> Time {
+    fn counted_at(&self, state: &Steps, now: Time) -> Time {
         self.effective_now(state, now)
     }
 
-    fn refund(&self, state: &mut Tiers, grant: &Grant, amount: u64, now: Time) {
+    fn refund(&self, state: &mut Steps, grant: &Grant, amount: u64, now: Time) {
         let step = self.window.step_at(grant.at);
         if step >= self.window.oldest_at(now) {
-            self.take(state, step, amount.min(grant.cost));
+            state.take(step, amount.min(grant.cost));
         }
     }
 
-    fn adopt(&self, _old: &TieredWindow, state: Tiers, _now: Time) -> Tiers {
+    fn adopt(&self, _old: &TieredWindow, state: Steps, _now: Time) -> Steps {
         state
     }
 
-    fn expires_at(&self, state: &Tiers) -> Time {
-        let newest = state.finest().and_then(Steps::newest);
-        newest.map_or(Time::EPOCH, |step| self.window.step_expires_at(step))
+    fn expires_at(&self, state: &Steps) -> Time {
+        self.window.expires_at(state)
     }
 
-    fn used(&self, state: &Tiers, now: Time) -> u64 {
-        let runs = self.cover(self.effective_now(state, now));
-        runs.iter().filter_map(|run| Some(state.levels.get(run.level)?.sum(run.from, run.to))).sum()
+    fn used(&self, state: &Steps, now: Time) -> u64 {
+        state.sum_from(self.window.oldest_at(self.effective_now(state, now)))
     }
 }
 
@@ -310,7 +216,7 @@ mod tests {
         let before = Time::from_secs(20_000 * DAY);
         window.charge(&mut state, before, 1 << 60);
         let after = Time::from_secs(20_001 * DAY);
-        window.add(&mut state, window.window.step_at(after), 100);
+        state.add(window.window.step_at(after), 100);
         let lagging = Time::from_nanos(after.nanos() - 1);
         window.drain(&mut state, lagging, 1);
         assert_eq!(window.used(&state, after), 100);

@@ -211,7 +211,8 @@ impl MemoryStore {
             let (decision, next) = charged.filter(|_| class_no != WIDE)?;
             Some(((decision.left, next), Some(next)))
         };
-        let (left, next) = try_packed(&self.region, &self.candidates(charge.fingerprint), run)?;
+        let slot = self.find(charge.fingerprint)?;
+        let (left, next) = try_packed(&self.region, slot, charge.fingerprint, run)?;
         Some(op.charged_bucket(meter, Decision { admission: Admission::NOW, left }, next))
     }
 
@@ -234,21 +235,59 @@ impl MemoryStore {
         previous: &[Predecessor],
         in_force: &InForce<'_>,
     ) -> Option<LimitOutcome> {
-        self.run_packed(fingerprint, op).or_else(|| self.run_locked(fingerprint, op, previous, in_force))
+        let found = match self.find(fingerprint) {
+            Some(slot) if class_number(slot.tag()) == WIDE => self.run_wide_slot(slot, fingerprint, op),
+            Some(slot) => self.run_packed_slot(slot, fingerprint, op),
+            None => None,
+        };
+        found.or_else(|| self.run_locked(fingerprint, op, previous, in_force))
+    }
+
+    /// Runs an operation on a wide state, in the slot where a lock-free lookup has found it. `None` if the slot was
+    /// reused since.
+    #[inline]
+    fn run_wide_slot(
+        &self,
+        slot: &Slot,
+        fingerprint: Fingerprint,
+        op: &ChargeOp<'_>,
+    ) -> Option<LimitOutcome> {
+        let n = shard_of(fingerprint);
+        let mut inner = self.lock(n);
+        // Not torn if it is wide: the slot of a wide state changes under the lock only.
+        let (tag, word) = slot.load_unconfirmed().entry();
+        if class_number(tag) != WIDE || !tag_matches(tag, fingerprint) {
+            return None;
+        }
+        let outcome = self.run_wide(&mut inner, &self.shard_context(n, op.now), word, op);
+        if op.has_changed(&outcome) {
+            self.region.mark(slot);
+        }
+        Some(outcome)
     }
 
     /// Runs an operation on a stored packed state, without a lock. `None`: the slow path decides.
     #[inline]
     fn run_packed(&self, fingerprint: Fingerprint, op: &ChargeOp<'_>) -> Option<LimitOutcome> {
-        let candidates = self.candidates(fingerprint);
+        self.run_packed_slot(self.find(fingerprint)?, fingerprint, op)
+    }
+
+    /// As above, in the slot where a lookup has found the key.
+    #[inline]
+    fn run_packed_slot(
+        &self,
+        slot: &Slot,
+        fingerprint: Fingerprint,
+        op: &ChargeOp<'_>,
+    ) -> Option<LimitOutcome> {
         match op.quota {
             Quota::Bucket(meter) => {
                 let run = |class_no, full_at| {
                     (class_no != WIDE).then(|| op.run_bucket(meter, full_at).into_parts())
                 };
-                try_packed(&self.region, &candidates, run)
+                try_packed(&self.region, slot, fingerprint, run)
             }
-            _ => try_packed(&self.region, &candidates, |class_no, word| {
+            _ => try_packed(&self.region, slot, fingerprint, |class_no, word| {
                 Some(self.classes.summary(class_no)?.run(word, op)?.into_parts())
             }),
         }
@@ -380,16 +419,16 @@ impl MemoryStore {
 
 /// Runs an operation on the packed state of a key, and retries until its result is valid: a CAS has replaced the state
 /// that it was run on or, if nothing changes, the state was confirmed. `run` returns its result and the next state.
-/// `None` if the key is not stored, or if `run` does not handle its class.
+/// `None` if the slot is not that of the key any more, or if `run` does not handle its class.
 #[inline(always)]
 fn try_packed<R>(
     region: &Region,
-    candidates: &CandidateLines<'_>,
+    slot: &Slot,
+    fingerprint: Fingerprint,
     run: impl Fn(u16, u64) -> Option<(R, Option<u64>)>,
 ) -> Option<R> {
-    let slot = candidates.slot()?;
     let mut loaded = slot.load_unconfirmed();
-    while tag_matches(loaded.tag(), candidates.fingerprint()) {
+    while tag_matches(loaded.tag(), fingerprint) {
         let (outcome, next) = run(class_number(loaded.tag()), loaded.state())?;
         let result = match next {
             Some(next) => region.change(slot, || slot.cas_state(loaded, next)),

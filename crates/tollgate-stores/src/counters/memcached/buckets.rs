@@ -1,7 +1,6 @@
 //! The buckets of a tiered window that a decision has read: coarse, and finer only where needed.
 
 use tollgate::internal::algorithm::QuotaState;
-use tollgate::internal::algorithm::tiered_window::Tiers;
 use tollgate::internal::limit::Levels;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -75,17 +74,11 @@ impl Buckets {
         self.timeline.splice(at..=at, parts);
     }
 
-    /// The state that these counts represent, exact where they are refined.
+    /// The state that these counts represent, exact where they are refined: a coarse bucket is placed at its first
+    /// step.
     pub fn state(&self) -> QuotaState {
-        let level = |level: usize| {
-            let same = self.read.iter().filter(move |(bucket, _)| bucket.level == level);
-            same.map(|(bucket, count)| (bucket.number, *count)).collect()
-        };
-        // A coarse bucket is placed at its first step, outside of the range that is summed from the finest level.
         let finest = self.timeline.iter().map(|(bucket, count)| (bucket.first_step(&self.levels), *count));
-        let mut levels = vec![finest.collect()];
-        levels.extend((1..self.levels.units().len()).map(level));
-        QuotaState::Tiers(Tiers::from_levels(levels))
+        QuotaState::Tiers(finest.collect())
     }
 }
 
@@ -126,7 +119,7 @@ mod tests {
         let coarse = Bucket { level: 1, number: 5 };
         buckets.refine(&coarse, coarse.children(&Levels::SMH).map(|second| (second, 0)).collect());
         let QuotaState::Tiers(tiers) = buckets.state() else { panic!("tiers") };
-        let finest: Vec<_> = tiers.finest().expect("levels").pairs().collect();
+        let finest: Vec<_> = tiers.pairs().collect();
         assert_eq!(finest, [(179, 1), (180, 4), (359, 3), (360, 2)]);
     }
 }

@@ -5,7 +5,6 @@ use crate::algorithm::fixed_window::FixedWindowState;
 use crate::algorithm::gcra::BucketClock;
 use crate::algorithm::sliding_compact::StepCounts;
 use crate::algorithm::sliding_counter::SlidingCounterState;
-use crate::algorithm::tiered_window::Tiers;
 use crate::codec::{Decoder, Encoder};
 use crate::limit::{Levels, Limit};
 use crate::store::memory::packed::{Class, SlotEncoding};
@@ -90,12 +89,12 @@ pub(super) fn write_state(out: &mut Encoder, state: &QuotaState) {
             write_pairs(out, steps);
         }
         QuotaState::Tiers(tiers) => {
-            out.words([4, tiers.levels().len() as u64]);
-            tiers.levels().iter().for_each(|steps| write_pairs(out, steps));
+            out.words([4, 1]);
+            write_pairs(out, tiers);
         }
         QuotaState::Log(log) => {
             out.word(5);
-            write_pairs(out, &**log);
+            write_pairs(out, log);
         }
     }
 }
@@ -112,11 +111,11 @@ pub(super) fn read_state(from: &mut Decoder<'_>) -> Option<QuotaState> {
         3 => QuotaState::Steps(read_pairs(from)?),
         4 => {
             let levels = from.word().filter(|levels| *levels <= Levels::MAX as u64)?;
-            QuotaState::Tiers(Tiers::from_levels(
-                (0..levels).map(|_| read_pairs(from)).collect::<Option<_>>()?,
-            ))
+            // Earlier versions also wrote the sums of the coarser levels.
+            let levels: Option<Vec<_>> = (0..levels).map(|_| read_pairs(from)).collect();
+            QuotaState::Tiers(levels?.into_iter().next().unwrap_or_default())
         }
-        5 => QuotaState::Log(Box::new(read_pairs(from)?)),
+        5 => QuotaState::Log(read_pairs(from)?),
         _ => return None,
     })
 }

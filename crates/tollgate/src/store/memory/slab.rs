@@ -1,6 +1,7 @@
 //! The slab of a shard: states that do not fit eight bytes, each at a fixed index.
 //!
-//! It grows only within the budget of its caller, accounts for its own memory, and never moves a state.
+//! It grows only within the budget of its caller, accounts for its own memory, and never moves a state. An item has room
+//! for a state of a few steps, so that most are read with the item.
 
 use crate::algorithm::{Algorithm as _, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
@@ -56,17 +57,43 @@ impl WideEntry {
 
 #[derive(Default)]
 pub(super) struct Slab {
-    items: Vec<Option<WideEntry>>,
-    /// Has the capacity of `items`, so that freeing never allocates.
-    free: Vec<usize>,
+    items: Vec<Item>,
+    first_free: Option<usize>,
+    /// Items in use.
+    used: usize,
     /// Bytes on the heap that the states own.
     heap_bytes: usize,
     /// Where [`Slab::next`] continues.
     cursor: usize,
 }
 
-/// An item, and its index in the free list.
-const ITEM_BYTES: usize = size_of::<Option<WideEntry>>() + size_of::<usize>();
+/// The result of a change of a wide state, and its entry since.
+pub(super) struct ChangedEntry<T> {
+    pub(super) result: T,
+    pub(super) has_grown: bool,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) used_fraction: UsedFraction,
+}
+
+enum Item {
+    Used(WideEntry),
+    /// With the index of the next free item.
+    Free(Option<usize>),
+}
+
+impl Item {
+    #[inline]
+    fn used(&self) -> Option<&WideEntry> {
+        match self {
+            Item::Used(wide) => Some(wide),
+            Item::Free(_) => None,
+        }
+    }
+}
+
+const ITEM_BYTES: usize = size_of::<Item>();
+/// At any multiple of it an item is in two cache lines, not three.
+const _: () = assert!(ITEM_BYTES == 96);
 
 /// A step of a window, with its count.
 const STEP_BYTES: usize = 16;
@@ -86,34 +113,45 @@ impl Slab {
     }
 
     pub(super) fn get(&self, index: u64) -> Option<&WideEntry> {
-        self.items.get(usize::try_from(index).ok()?)?.as_ref()
+        self.items.get(usize::try_from(index).ok()?)?.used()
     }
 
-    /// Changes the state at an index; also returns by how many bytes it has grown.
+    /// Changes the state at an index.
+    #[inline]
     pub(super) fn change<T>(
         &mut self,
         index: u64,
         quota: &Quota,
         now: Time,
         change: impl FnOnce(&mut QuotaState) -> T,
-    ) -> Option<(T, usize)> {
-        let wide = self.items.get_mut(usize::try_from(index).ok()?)?.as_mut()?;
-        let before = heap_bytes(&wide.state);
+    ) -> Option<ChangedEntry<T>> {
+        let item = self.items.get_mut(usize::try_from(index).ok()?)?;
+        // The lines of the item overlap, instead of one when its first field is read and another with a later one.
+        prefetch::prefetch_range(
+            std::ptr::from_ref(item).addr(),
+            ITEM_BYTES + prefetch::CACHE_LINE_BYTES - 1,
+        );
+        let Item::Used(wide) = item else { return None };
+        let before = wide.state.heap_bytes();
         count_steps(1 + before / STEP_BYTES);
-        let changed = change(&mut wide.state);
+        let result = change(&mut wide.state);
         wide.refresh(quota, now);
-        let after = heap_bytes(&wide.state);
+        let after = wide.state.heap_bytes();
         self.heap_bytes = self.heap_bytes - before + after;
-        Some((changed, after.saturating_sub(before)))
+        Some(ChangedEntry {
+            result,
+            has_grown: after > before,
+            fingerprint: wide.fingerprint(),
+            used_fraction: wide.used_fraction(),
+        })
     }
 
     /// Whether one more state fits into `cap_bytes`; if so, an item is reserved for it.
     pub(super) fn fits(&mut self, state: &QuotaState, cap_bytes: usize) -> bool {
-        let Some(room) = cap_bytes.checked_sub(self.bytes() + heap_bytes(state)) else { return false };
-        if self.free.is_empty() && self.items.len() == self.items.capacity() {
+        let Some(room) = cap_bytes.checked_sub(self.bytes() + state.heap_bytes()) else { return false };
+        if !self.has_free_item() {
             let more = (room / ITEM_BYTES).min(self.items.len() / 8 + INITIAL_ITEMS);
             self.items.reserve_exact(more);
-            self.free.reserve_exact(self.items.capacity());
             return more > 0;
         }
         true
@@ -121,62 +159,69 @@ impl Slab {
 
     /// Whether one more state fits into `cap_bytes`.
     pub(super) fn has_room_for(&self, state: &QuotaState, cap_bytes: usize) -> bool {
-        let has_place = !self.free.is_empty() || self.items.len() < self.items.capacity();
-        let index = if has_place { 0 } else { ITEM_BYTES };
-        self.bytes() + heap_bytes(state) + index <= cap_bytes
+        let item = if self.has_free_item() { 0 } else { ITEM_BYTES };
+        self.bytes() + state.heap_bytes() + item <= cap_bytes
+    }
+
+    fn has_free_item(&self) -> bool {
+        self.used < self.items.capacity()
     }
 
     /// The next few items that [`next`](Self::next) would return.
     pub(super) fn next_items(&self, count: usize) -> impl Iterator<Item = &WideEntry> {
         let count = count.min(self.items.len());
         let items = self.items.iter().cycle().skip(self.cursor + 1).take(count);
-        items.inspect(|_| count_steps(1)).flatten()
+        items.inspect(|_| count_steps(1)).filter_map(Item::used)
     }
 
     /// Stores a state that fits; returns its index.
     pub(super) fn insert(&mut self, wide: WideEntry) -> u64 {
-        self.heap_bytes += heap_bytes(&wide.state);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.items.push(None);
-            self.items.len() - 1
-        });
-        self.items[index] = Some(wide);
+        self.heap_bytes += wide.state.heap_bytes();
+        self.used += 1;
+        let Some(index) = self.first_free else {
+            self.items.push(Item::Used(wide));
+            return self.items.len() as u64 - 1;
+        };
+        let free = std::mem::replace(&mut self.items[index], Item::Used(wide));
+        self.first_free = match free {
+            Item::Free(next) => next,
+            Item::Used(_) => unreachable!("the free list has free items only"),
+        };
         index as u64
     }
 
     pub(super) fn remove(&mut self, index: u64) {
         let Ok(index) = usize::try_from(index) else { return };
-        if let Some(wide) = self.items.get_mut(index).and_then(Option::take) {
-            self.heap_bytes -= heap_bytes(&wide.state);
-            self.free.push(index);
+        let Some(item @ Item::Used(_)) = self.items.get_mut(index) else { return };
+        if let Item::Used(wide) = std::mem::replace(item, Item::Free(self.first_free)) {
+            self.heap_bytes -= wide.state.heap_bytes();
+            self.first_free = Some(index);
+            self.used -= 1;
         }
     }
 
     /// Frees the memory if no state is left.
+    #[inline]
     pub(super) fn shrink(&mut self) {
-        if self.free.len() == self.items.len() {
+        if self.used == 0 {
             *self = Slab::default();
         }
     }
 
     /// Prefetches what the next calls of [`next`](Self::next) read.
+    #[inline]
     pub(super) fn prefetch_next(&self, count: usize) {
         if let Some(next) = self.items.get(self.cursor + 1) {
             let address = std::ptr::from_ref(next).addr();
-            prefetch::prefetch_range(address, count * size_of::<Option<WideEntry>>());
+            prefetch::prefetch_range(address, count * ITEM_BYTES);
         }
     }
 
     /// Iterates over all items cyclically, one at a time; skips `keep`.
+    #[inline]
     pub(super) fn next(&mut self, keep: Fingerprint) -> Option<&WideEntry> {
         count_steps(1);
-        self.cursor = (self.cursor + 1).checked_rem(self.items.len())?;
-        self.items[self.cursor].as_ref().filter(|wide| !wide.is_for(keep))
+        self.cursor = if self.cursor + 1 < self.items.len() { self.cursor + 1 } else { 0 };
+        self.items.get(self.cursor)?.used().filter(|wide| !wide.is_for(keep))
     }
-}
-
-/// The heap bytes of a state, at least those of its smallest form, so that a state which is merged to that form always
-/// fits.
-fn heap_bytes(state: &QuotaState) -> usize {
-    state.heap_bytes().max(state.min_heap_bytes())
 }

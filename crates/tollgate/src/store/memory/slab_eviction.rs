@@ -23,6 +23,7 @@ pub(super) enum Growth {
 impl ShardInner {
     /// Changes a wide state in place. If it has grown and there is no room, entries that used little are evicted, or
     /// it is coarsened; if neither helps the caller must undo the change.
+    #[inline]
     pub(super) fn change_wide<T>(
         &mut self,
         shard: &ShardContext<'_>,
@@ -30,19 +31,21 @@ impl ShardInner {
         quota: &Quota,
         change: impl FnOnce(&mut QuotaState) -> T,
     ) -> Option<(T, Growth, PressureCounts)> {
-        let (changed, grown) = self.slab.change(index, quota, shard.now, change)?;
-        let (fingerprint, fraction) =
-            self.slab.get(index).map(|wide| (wide.fingerprint(), wide.used_fraction()))?;
+        let changed = self.slab.change(index, quota, shard.now, change)?;
         let mut pressure = PressureCounts::default();
-        self.sweep(shard, fingerprint);
-        let growth = match grown {
-            0 => Growth::Fits,
-            _ => self.fit_grown(shard, index, quota, (fingerprint, fraction), &mut pressure),
+        self.sweep(shard, changed.fingerprint);
+        let growth = match changed.has_grown {
+            false => Growth::Fits,
+            true => {
+                let entry = (changed.fingerprint, changed.used_fraction);
+                self.fit_grown(shard, index, quota, entry, &mut pressure)
+            }
         };
-        Some((changed, growth, pressure))
+        Some((changed.result, growth, pressure))
     }
 
     /// Finds room for a wide state that has grown.
+    #[inline(never)]
     fn fit_grown(
         &mut self,
         shard: &ShardContext<'_>,
@@ -55,7 +58,7 @@ impl ShardInner {
         self.evict_until(shard, keep, fraction, pressure, |slab| slab.bytes() <= budget);
         while self.slab.bytes() > budget {
             let coarser = self.slab.change(index, quota, shard.now, |state| quota.coarsen(state));
-            if coarser.is_none_or(|(coarser, _)| !coarser) {
+            if coarser.is_none_or(|changed| !changed.result) {
                 return Growth::NoRoom;
             }
             pressure.coarsened += 1;
@@ -68,16 +71,20 @@ impl ShardInner {
         let budget = self.slab_budget(shard);
         while self.slab.bytes() > budget {
             let merged = self.slab.change(index, quota, shard.now, QuotaState::merge_steps);
-            if merged.is_none_or(|(merged, _)| !merged) {
+            if merged.is_none_or(|changed| !changed.result) {
                 return;
             }
         }
     }
 
     /// Drops expired entries among the next few wide ones.
+    #[inline]
     pub(super) fn sweep(&mut self, shard: &ShardContext<'_>, keep: Fingerprint) {
         for _ in 0..SWEEP {
-            self.evict_next(shard, keep, UsedFraction::NONE, &mut PressureCounts::default());
+            let expired = self.slab.next(keep).filter(|wide| wide.expires_at <= shard.now);
+            if let Some(fingerprint) = expired.map(WideEntry::fingerprint) {
+                self.remove(shard, fingerprint);
+            }
         }
         self.slab.prefetch_next(SWEEP);
         self.slab.shrink();

@@ -13,8 +13,15 @@ impl UsedFraction {
     /// An entry is evicted if the new one has used more than this many times its fraction.
     const EVICTION_RATIO: u32 = 4;
 
+    #[inline]
     pub(super) fn of(used: u64, capacity: u64) -> UsedFraction {
-        let parts = (u128::from(used) * u128::from(Self::FULL.0)).div_ceil(u128::from(capacity.max(1)));
+        let capacity = capacity.max(1);
+        let full = u64::from(Self::FULL.0);
+        let parts = match used.checked_mul(full) {
+            Some(product) => product.div_ceil(capacity),
+            None => u64::try_from((u128::from(used) * u128::from(full)).div_ceil(u128::from(capacity)))
+                .unwrap_or(u64::MAX),
+        };
         UsedFraction(u8::try_from(parts).unwrap_or(u8::MAX))
     }
 
