@@ -1,6 +1,6 @@
 // Changes: who changed what, its measured effect, and its reversal.
 
-import { button, h, replace } from "./dom.js";
+import { button, h, replace, select } from "./dom.js";
 import { get, withQuery } from "./api.js";
 import { changeLines } from "./diff.js";
 import { ago, dateTime, rate, unix } from "./format.js";
@@ -20,6 +20,12 @@ export function changes(place) {
   more.hidden = true;
   /** @type {string | null} */
   let before = null;
+  let only = "all";
+  const kinds = select([["all", "all changes"], ["rule", "rules"], ["ban", "bans"], ["allow", "allow list"], ["setting", "panic switch"]], only, (value) => { only = value; filter(); }, { "aria-label": "Which changes" });
+
+  function filter() {
+    for (const each of list.children) /** @type {HTMLElement} */ (each).hidden = only !== "all" && each.getAttribute("data-what") !== only;
+  }
 
   function restart() {
     before = null;
@@ -31,6 +37,7 @@ export function changes(place) {
     try {
       const page = await get(withQuery("/v1/audit", { limit: PAGE, before }), { signal: stopping.signal });
       list.append(...page.changes.map((/** @type {any} */ change) => item(change, restart)));
+      filter();
       before = page.next;
       more.hidden = before === null;
       replace(state, list.childElementCount ? null : empty("No changes yet", "Every edit of rules, bans, the allow list and the panic switch is recorded here. Make one:", ["tollgate rules apply rules.yaml"]));
@@ -39,7 +46,7 @@ export function changes(place) {
     }
   }
 
-  place.append(roleNotice("admin", "Reverting") ?? "", state, list, h("div", { class: "buttons" }, more));
+  place.append(h("div", { class: "toolbar" }, kinds), roleNotice("admin", "Reverting") ?? "", state, list, h("div", { class: "buttons" }, more));
   void load();
   return () => stopping.abort();
 }
@@ -50,7 +57,7 @@ function item(change, restart) {
   const verb = change.before === null ? "created" : change.after === null ? "deleted" : "changed";
   const effect = h("span", { class: "muted" });
   const measure = button("Effect", () => void showEffect(effect, change), { class: "quiet", "aria-label": `Measured effect of change ${change.version}` });
-  return h("li", { "data-version": change.version },
+  return h("li", { "data-version": change.version, "data-what": change.what },
     h("div", { class: "change-head" },
       h("b", null, `${change.what} ${change.name} ${verb}`),
       h("span", { class: "muted", title: dateTime(at) }, `${dateTime(at)} (${ago(at)})`),

@@ -130,7 +130,7 @@ export class StackedChart {
       const area = `M${upper.join("L")}L${lower.join("L")}Z`;
       svg.append(s("path", { class: `area ${each.key}`, d: area }));
       if (each.key !== "allowed") svg.append(pattern(each.key), s("path", { d: area, fill: `url(#hatch-${each.key})` }));
-      svg.append(s("path", { class: `edge ${each.key}`, d: `M${upper.join("L")}` }));
+      svg.append(s("path", { class: `edge ${each.key}`, d: edge(this.points, each.key, upper) }));
     }
     for (const each of lines) {
       const path = this.points.map((point) => `${x(point.at).toFixed(1)},${y(point[each.key] ?? 0).toFixed(1)}`);
@@ -178,6 +178,13 @@ export class StackedChart {
     this.tip.hidden = true;
     this.plot.querySelector("#cross")?.setAttribute("visibility", "hidden");
   }
+}
+
+/** The upper edge of an area, interrupted where the area is empty. @param {Point[]} points @param {string} key @param {string[]} upper */
+function edge(points, key, upper) {
+  const filled = points.map((point) => (point[key] ?? 0) > 0);
+  const near = (/** @type {number} */ at) => filled[at - 1] || filled[at] || filled[at + 1];
+  return upper.map((at, number) => (near(number) ? `${number > 0 && near(number - 1) ? "L" : "M"}${at}` : "")).join("");
 }
 
 /** @param {string} key */

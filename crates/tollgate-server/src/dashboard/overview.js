@@ -70,8 +70,9 @@ export function words() {
   if (live.state === "missing") return [`${start}.`, "This node has no live data."];
   const now = Date.now() / 1000;
   const recent = live.seconds.filter((second) => second.at > now - RATE_SECONDS - 2).slice(-RATE_SECONDS);
-  if (!latest || recent.length === 0) {
-    return [`${start}: no requests now.`, latest ? `The last one was ${ago(latest.at)}.` : "None was decided since this page was opened."];
+  if (!latest || !recent.some(requests)) {
+    const last = live.seconds.findLast(requests);
+    return [`${start}: no requests now.`, last ? `The last one was ${ago(last.at)}.` : "None was decided since this page was opened."];
   }
   const mean = (/** @type {(second: import("./live.js").Second) => number} */ of) => recent.reduce((sum, each) => sum + of(each), 0) / recent.length;
   const clients = Math.max(...recent.map((each) => each.clients_limited));
@@ -84,6 +85,9 @@ export function words() {
   const latency = timed ? `Decisions: p50 ${micros(timed.p50_us ?? 0)}, p99 ${micros(timed.p99_us ?? 0)}. ` : "";
   return [`${start}: ${parts.join(", ")}.`, `${latency}${count(latest.near_limit)} near their limit.`];
 }
+
+/** @param {import("./live.js").Second} second */
+const requests = (second) => second.allowed + second.denied + second.banned > 0;
 
 function trafficPart() {
   const chart = new StackedChart("Requests by outcome", SERIES);

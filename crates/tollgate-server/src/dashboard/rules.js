@@ -35,7 +35,7 @@ function list(place) {
     { label: "Last minute", width: "136px", cell: (rule) => { const found = of(rule); return found?.recent ? sparkline(found.recent) : h("span", { class: "muted" }, "idle"); }, sort: (rule) => (of(rule)?.allowed ?? 0) + (of(rule)?.denied ?? 0), numeric: true, wide: true },
     { label: "Limited", width: "5.5em", numeric: true, cell: (rule) => count(of(rule)?.denied ?? 0), sort: (rule) => of(rule)?.denied ?? 0, wide: true },
     { label: "Clients, 1 h", width: "7em", numeric: true, cell: (rule) => { const found = of(rule); return found ? `≈ ${count(found.clients_limited ?? 0)}` : "0"; }, sort: (rule) => of(rule)?.clients_limited ?? 0, wide: true },
-    { label: "Used, median", width: "10em", cell: (rule) => headroom(of(rule)), wide: true },
+    { label: "Used, median", width: "11em", cell: (rule) => headroom(of(rule)), wide: true },
     { label: "Source", width: "6.5em", cell: (rule) => rule.source, wide: true },
   ], { rowClass: (rule) => (rule.left_out ? "left-out" : null) });
   const total = h("span", { class: "muted" });
