@@ -10,7 +10,7 @@ from summary import DOCS, LINK, SUMMARY, pages
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 # Files that pages link to and that are not pages.
-COPIED = {".svg", ".json", ".yaml", ".cfg", ".conf", ".py", ".mjs", ".go", ".rs", ".Caddyfile"}
+COPIED = {".svg", ".png", ".json", ".yaml", ".cfg", ".conf", ".py", ".mjs", ".go", ".rs", ".Caddyfile"}
 
 
 def staged_path(path: Path) -> Path:

@@ -134,7 +134,7 @@ export class StackedChart {
     }
     for (const each of lines) {
       const path = this.points.map((point) => `${x(point.at).toFixed(1)},${y(point[each.key] ?? 0).toFixed(1)}`);
-      svg.append(s("path", { class: `edge dashed ${each.key}`, d: `M${path.join("L")}` }));
+      svg.append(s("path", { class: `edge dashed ${each.key}`, d: edge(this.points, each.key, path) }));
     }
     this.#drawChanges(svg, x, first, last);
     svg.append(s("line", { class: "cross", id: "cross", y1: TOP_PX, y2: HEIGHT_PX - BOTTOM_PX, visibility: "hidden" }));

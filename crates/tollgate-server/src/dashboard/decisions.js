@@ -23,9 +23,9 @@ function tailPart() {
   let paused = false;
   let wanted = "all";
   const table = new Table("Decisions, newest first", [
-    { label: "Time", width: "7em", narrow: "5em", cell: (each) => h("time", { title: dateTime(unix(each.at)) }, clock(unix(each.at))) },
+    { label: "Time", width: "7em", narrow: "5.6em", cell: (each) => h("time", { title: dateTime(unix(each.at)) }, clock(unix(each.at))) },
     { label: "Outcome", width: "10em", narrow: "6.5em", cell: (each) => outcome(each) },
-    { label: "Rule", width: "12em", narrow: "5em", cell: (each) => each.rule && ruleLink(each.rule) },
+    { label: "Rule", width: "12em", cell: (each) => each.rule && ruleLink(each.rule), wide: true },
     { label: "Key", width: "", cell: (each) => each.key && keyLink(each.rule, each.key) },
     { label: "Id", width: "13em", cell: (each) => h("code", null, each.id), wide: true },
   ]);

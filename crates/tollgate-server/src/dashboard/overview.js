@@ -12,6 +12,8 @@ import { decisionLine, keyLink, topTable } from "./key_tables.js";
 
 const RATE_SECONDS = 5;
 const RECENT = 8;
+/** An attack causes many of them: they would hide the edits. */
+const AUTOMATIC_BAN = /^ban .* by tollgate$/;
 const SERIES = [
   { key: "allowed", label: "passed" },
   { key: "denied", label: "limited" },
@@ -109,7 +111,7 @@ function trafficPart() {
     const from = () => Math.floor(Date.now() / 1000 - seconds);
     const path = () => withQuery("/v1/series", { step: step === "live" ? "second" : step, from: from() });
     loaded = new Loaded("Series", (signal) => get(path(), { signal }), (value) => {
-      changes = value.changes ?? [];
+      changes = (value.changes ?? []).filter((/** @type {any} */ each) => !AUTOMATIC_BAN.test(each.action));
       if (step === "live") merge(value.points);
       else chart.update(filled(value.points, value.step, from()), changes, unit);
     }, step === "live" ? 30_000 : 15_000);

@@ -4,7 +4,7 @@ import { button, copyable, field, h, replace, select } from "./dom.js";
 import { Problem, call, get } from "./api.js";
 import { bar } from "./chart.js";
 import { notice, openDialog } from "./dialog.js";
-import { count, percent } from "./format.js";
+import { clock, count, duration, percent } from "./format.js";
 import { empty, failed, unavailable } from "./page_state.js";
 import { needs, roleNotice } from "./session.js";
 import { simulateRules } from "./simulation.js";
@@ -91,7 +91,7 @@ export function simulate(place) {
 
   text.value = "rules:\n  - id: try\n    key: ip\n    limit: 100/m\n";
   place.append(
-    h("p", { class: "muted" }, "The node records every request of one key in 256. Rules are replayed on it: nothing is charged, and nothing changes."),
+    h("p", { class: "muted" }, "The node keeps the requests of a sample of clients. Other rules are tried on it: nothing is charged, and nothing changes."),
     h("div", { class: "columns" },
       h("section", { class: "panel" }, h("h2", null, "Rules to try"), picker,
         h("label", { class: "field" }, h("span", { class: "label" }, "Limit"), slider, sliderValue),
@@ -135,8 +135,17 @@ function outcomePart(outcome) {
   table.setRows(limited);
   return h("div", { id: "outcome" },
     h("p", { class: "sentence small" }, `${count(outcome.denied)} of ${count(outcome.requests)} requests denied (${percent(outcome.denied, outcome.requests)})`),
+    h("p", { class: "muted" }, sampleText(outcome)),
+    (outcome.notes ?? []).map((note) => h("p", { class: "role-notice" }, note)),
     before && h("p", { class: "muted" }, `The rules in force: ${count(before.denied)} of ${count(before.requests)} (${percent(before.denied, before.requests)}).`),
     limited.length ? table.element : empty("No client of the sample would be limited", "Lower the limit to see who is first."));
+}
+
+/** @param {import("./simulation.js").Outcome} outcome */
+function sampleText(outcome) {
+  const share = outcome.sampled_one_in === 1 ? "every client" : outcome.sampled_one_in ? `one client in ${count(outcome.sampled_one_in)}` : "the sample";
+  const time = outcome.from && outcome.to ? `, ${duration(outcome.to - outcome.from)} until ${clock(outcome.to)}` : "";
+  return `Requests of ${share}${time}.`;
 }
 
 function offline() {

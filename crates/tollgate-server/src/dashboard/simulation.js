@@ -11,7 +11,11 @@ import { failed, unavailable } from "./page_state.js";
  * @property {number} denied
  * @property {{ rule: string, requests: number, denied: number, clients: number }[]} by_rule
  * @property {{ key: string, requests: number, denied: number }[]} clients
- * @property {Outcome} [compare]
+ * @property {Outcome | null} [compare] null with too many rules in force
+ * @property {number} [sampled_one_in]
+ * @property {number | null} [from] Unix seconds
+ * @property {number | null} [to]
+ * @property {string[]} [notes]
  */
 
 /** @param {string} rules YAML @param {AbortSignal} [signal] @returns {Promise<Outcome>} */
@@ -42,7 +46,7 @@ function effectTable(outcome, id) {
   const none = { requests: 0, denied: 0, clients: 0 };
   const draft = outcome.by_rule.find((each) => each.rule === id) ?? none;
   const now = outcome.compare?.by_rule.find((each) => each.rule === id) ?? none;
-  if (outcome.requests === 0) return h("p", { class: "muted" }, "The sample is empty: it records one key of 256 while requests arrive.");
+  if (outcome.requests === 0) return h("p", { class: "muted" }, "The sample is empty: it fills while requests arrive.");
   const row = (/** @type {string} */ label, /** @type {typeof none} */ of) =>
     h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "number" }, count(of.requests)), h("td", { class: "number" }, `${count(of.denied)} (${percent(of.denied, of.requests)})`), h("td", { class: "number" }, count(of.clients)));
   return h("table", { id: "effect" },
