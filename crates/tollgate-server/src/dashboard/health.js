@@ -5,7 +5,7 @@ import { Problem, call, get } from "./api.js";
 import { notice, openDialog, attempt } from "./dialog.js";
 import { bar } from "./chart.js";
 import { ago, bytes, count, duration, unix } from "./format.js";
-import { gauge, metrics } from "./metrics.js";
+import { gauge, loadMetrics } from "./metrics.js";
 import { Loaded } from "./page_state.js";
 import { needs, refusal, roleNotice } from "./session.js";
 import { refreshHealth } from "./status.js";
@@ -48,8 +48,6 @@ async function optional(path) {
     throw why;
   }
 }
-
-const loadMetrics = async () => metrics(await get("/metrics"));
 
 async function loadNode() {
   const [health, ready, found] = await Promise.all([get("/healthz"), get("/readyz"), loadMetrics()]);

@@ -34,6 +34,8 @@ const FIRST_PAUSE_MS = 500;
 const MAX_PAUSE_MS = 10_000;
 const MISSING_PAUSE_MS = 30_000;
 const MAX_LINE_CHARS = 1 << 20;
+/** A browser opens six connections to a node: a hidden tab that keeps one could leave none for the others. */
+const HIDDEN_MS = 10_000;
 
 /** @type {"connecting" | "open" | "waiting" | "missing" | "refused"} */
 let state = "connecting";
@@ -80,6 +82,7 @@ function become(next) {
 /** Reads the stream for as long as the page is open. */
 export async function follow() {
   for (;;) {
+    await visible();
     const outcome = await connect().catch(() => "lost");
     if (outcome === "refused") {
       become("refused");
@@ -100,6 +103,16 @@ onToken(() => {
   connection?.abort();
   wake?.();
 });
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) setTimeout(() => document.hidden && connection?.abort(), HIDDEN_MS);
+  else wake?.();
+});
+
+/** @returns {Promise<void>} */
+function visible() {
+  return document.hidden ? sleep(HIDDEN_MS).then(visible) : Promise.resolve();
+}
 
 /** @param {number} ms @returns {Promise<void>} */
 function sleep(ms) {

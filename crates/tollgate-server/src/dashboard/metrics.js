@@ -1,12 +1,14 @@
 // The metrics page (OpenMetrics text) as values.
 
+import { get } from "./api.js";
+
 /** @typedef {Map<string, { labels: Record<string, string>, value: number }[]>} Metrics */
 
 const LINE = /^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([^ ]+)/;
 const LABEL = /([a-zA-Z_]+)="((?:[^"\\]|\\.)*)"/g;
 
 /** @param {string} text @returns {Metrics} */
-export function metrics(text) {
+function metrics(text) {
   /** @type {Metrics} */
   const found = new Map();
   for (const line of text.split("\n")) {
@@ -18,6 +20,20 @@ export function metrics(text) {
     found.set(match[1], samples);
   }
   return found;
+}
+
+const FRESH_MS = 1_500;
+let loadedAt = 0;
+/** @type {Promise<Metrics>} */
+let loaded = Promise.resolve(new Map());
+
+/** The metrics of the node; parts of a page that ask at the same time share one call. */
+export function loadMetrics() {
+  if (Date.now() - loadedAt > FRESH_MS) {
+    loadedAt = Date.now();
+    loaded = get("/metrics").then(metrics);
+  }
+  return loaded;
 }
 
 /** The value of a metric without labels. @param {Metrics} found @param {string} name */

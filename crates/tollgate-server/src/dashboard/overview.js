@@ -4,7 +4,7 @@ import { h, replace, select } from "./dom.js";
 import { get, withQuery } from "./api.js";
 import { StackedChart } from "./chart.js";
 import { ago, bytes, count, micros, rate } from "./format.js";
-import { gauge, metrics } from "./metrics.js";
+import { gauge, loadMetrics } from "./metrics.js";
 import { live } from "./live.js";
 import { Loaded, empty, unavailable } from "./page_state.js";
 import { lastHealth } from "./status.js";
@@ -180,8 +180,8 @@ function recentDenials() {
 
 /** @param {AbortSignal} signal */
 async function loadStrip(signal) {
-  const [health, text] = await Promise.all([get("/healthz", { signal }), get("/metrics", { signal })]);
-  return { health, found: metrics(text) };
+  const [health, found] = await Promise.all([get("/healthz", { signal }), loadMetrics()]);
+  return { health, found };
 }
 
 /** @param {{ health: any, found: import("./metrics.js").Metrics }} value */

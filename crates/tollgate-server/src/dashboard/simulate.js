@@ -137,8 +137,22 @@ function outcomePart(outcome) {
     h("p", { class: "sentence small" }, `${count(outcome.denied)} of ${count(outcome.requests)} requests denied (${percent(outcome.denied, outcome.requests)})`),
     h("p", { class: "muted" }, sampleText(outcome)),
     (outcome.notes ?? []).map((note) => h("p", { class: "role-notice" }, note)),
-    before && h("p", { class: "muted" }, `The rules in force: ${count(before.denied)} of ${count(before.requests)} (${percent(before.denied, before.requests)}).`),
+    before && h("p", { class: "muted" }, `All rules in force together deny ${count(before.denied)} of them (${percent(before.denied, before.requests)}).`),
+    byRule(outcome),
     limited.length ? table.element : empty("No client of the sample would be limited", "Lower the limit to see who is first."));
+}
+
+/** Each rule of the draft, next to the rule in force of that id. @param {import("./simulation.js").Outcome} outcome */
+function byRule(outcome) {
+  const rows = outcome.by_rule.map((each) => {
+    const now = outcome.compare?.by_rule.find((other) => other.rule === each.rule);
+    return h("tr", null, h("th", { scope: "row" }, each.rule), h("td", { class: "number" }, count(each.requests)),
+      h("td", { class: "number" }, `${count(each.denied)} (${percent(each.denied, each.requests)})`), h("td", { class: "number" }, now ? `${count(now.denied)} (${percent(now.denied, now.requests)})` : "–"));
+  });
+  if (!rows.length) return null;
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Denied by rule" }, h("table", { id: "by-rule" },
+    h("caption", { class: "hidden" }, "Denied by rule"),
+    h("thead", null, h("tr", null, ["rule", "requests", "denied", "in force"].map((name, number) => h("th", { scope: "col", class: number ? "number" : null }, name)))), h("tbody", null, rows)));
 }
 
 /** @param {import("./simulation.js").Outcome} outcome */
