@@ -180,7 +180,7 @@ fn apply(gate: &Gate, watched: &WatchedConfig) {
             tracing::info!("the configuration has not changed");
         }
         Err(problems) => {
-            gate.reloads.record_rejected();
+            gate.reloads.record_rejected(problems.to_string());
             for problem in &problems {
                 tracing::error!("{problem}");
             }

@@ -18,6 +18,7 @@ use crate::response;
 use crate::rules_follower::{RulesDbStatus, RulesFollower, RulesSource};
 use crate::state::{self, Saving};
 use crate::ticket::KeyScope;
+use crate::transport::proxy::{Proxy, UpstreamReport};
 
 /// How much detail a response has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,16 +34,16 @@ impl Detail {
 }
 
 /// Liveness, and whether all limits are enforced as configured.
-pub fn health(gate: &Gate, detail: Detail) -> FullResponse {
-    response::json(StatusCode::OK, &health_json(gate, detail))
+pub fn health(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> FullResponse {
+    response::json(StatusCode::OK, &health_json(gate, proxy, detail))
 }
 
 /// `ok` or `impaired`.
-pub fn status(gate: &Gate) -> Value {
-    health_json(gate, Detail::None)["status"].take()
+pub fn status(gate: &Gate, proxy: Option<&Proxy>) -> Value {
+    health_json(gate, proxy, Detail::None)["status"].take()
 }
 
-fn health_json(gate: &Gate, detail: Detail) -> Value {
+fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
     let mut health = central_health(gate, detail);
     let enforce = gate.engine.enforce();
     health["enforce"] = enforce.name().into();
@@ -86,9 +87,38 @@ fn health_json(gate: &Gate, detail: Detail) -> Value {
         health["status"] = "impaired".into();
         health["tls"] = troubles.into();
     }
+    if let Some(why) = gate.reloads.rejection() {
+        health["status"] = "impaired".into();
+        let why = if detail == Detail::Servers { why } else { REJECTED_CHANGE.to_owned() };
+        health["reload"] = json!({ "trouble": why });
+    }
+    if let Some(proxy) = proxy {
+        add_upstreams(&mut health, &proxy.upstreams(), detail);
+    }
     health
 }
 
+/// Impaired if no upstream can be reached.
+fn add_upstreams(health: &mut Value, upstreams: &[UpstreamReport], detail: Detail) {
+    let are_all_down = upstreams.iter().all(|upstream| upstream.down_reason.is_some());
+    if are_all_down {
+        health["status"] = "impaired".into();
+    }
+    if detail == Detail::Servers {
+        let shown = upstreams.iter().map(|upstream| {
+            json!({
+                "server": upstream.address,
+                "up": upstream.down_reason.is_none(),
+                "trouble": upstream.down_reason,
+            })
+        });
+        health["upstreams"] = shown.collect();
+    } else if are_all_down {
+        health["upstreams"] = "all are down".into();
+    }
+}
+
+const REJECTED_CHANGE: &str = "the changed configuration was rejected, the one before it is in force";
 const UNUSABLE_CERTIFICATE: &str = "the new certificate cannot be used, the one before it is in force";
 
 /// What a crash would lose now.

@@ -153,7 +153,7 @@ fn second_json(second: &SecondSummary, admin: &Admin) -> Value {
         "rules": rules.collect::<Value>(),
         "decisions": second.decisions.iter().map(decision_json).collect::<Value>(),
         "enforce": admin.gate.engine.enforce().name(),
-        "status": health::status(&admin.gate),
+        "status": health::status(&admin.gate, admin.proxy.as_deref()),
     })
 }
 

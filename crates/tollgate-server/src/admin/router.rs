@@ -61,7 +61,9 @@ const fn admin(
 
 /// Literal paths precede those with a parameter in the same position.
 pub static ROUTES: &[AdminRoute] = &[
-    open("GET, HEAD", "/healthz", |call| ready_response(health::health(call.gate(), Detail::of(&call)))),
+    open("GET, HEAD", "/healthz", |call| {
+        ready_response(health::health(call.gate(), call.admin.proxy.as_deref(), Detail::of(&call)))
+    }),
     open("GET, HEAD", "/readyz", |call| ready_response(health::readiness(&call.admin, Detail::of(&call)))),
     open("GET, HEAD", "/", |call| ready_response(dashboard::page(&call))),
     open("GET, HEAD", "/dashboard/{file}", |call| {
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn a_path_is_distinguished_from_its_parameter() {
         let name = |pattern: &'static str, path: &'static str| {
-            open("GET", pattern, |call| ready_response(health::health(call.gate(), Detail::None)))
+            open("GET", pattern, |call| ready_response(health::health(call.gate(), None, Detail::None)))
                 .match_path(path)
         };
         assert_eq!(name("/v1/rules", "/v1/rules"), Some(""));

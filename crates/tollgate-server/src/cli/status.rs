@@ -70,6 +70,17 @@ fn lines(ready: &Value, health: &Value) -> Vec<String> {
         let up = if server["up"] == true { "up" } else { "down" };
         lines.push(format!("store       {} {up}{}", text(&server["server"]), because(&server["trouble"])));
     }
+    for upstream in health["upstreams"].as_array().into_iter().flatten() {
+        let up = if upstream["up"] == true { "up" } else { "down" };
+        lines.push(format!(
+            "upstream    {} {up}{}",
+            text(&upstream["server"]),
+            because(&upstream["trouble"])
+        ));
+    }
+    if health["reload"].is_object() {
+        lines.push(format!("reload      rejected{}", because(&health["reload"]["trouble"])));
+    }
     let state = &health["state"];
     if state.is_object() {
         let age =

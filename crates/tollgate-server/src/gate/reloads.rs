@@ -1,14 +1,16 @@
 //! What became of changes of the configuration file.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::Time;
 
-/// Written by the thread that reloads the file, read by the metrics. Relaxed: nothing else is inferred from these values.
+/// Written by the thread that reloads the file, read by health and metrics. Relaxed: nothing else is inferred from these values.
 pub struct Reloads {
     applied: AtomicU64,
     rejected: AtomicU64,
-    is_last_rejected: AtomicBool,
+    /// Why the last change was rejected; `None` if it was not.
+    rejection: Mutex<Option<String>>,
     /// When the file in force was last read, in seconds since 1970: at the start, or by a reload.
     succeeded_at_secs: AtomicU64,
 }
@@ -19,7 +21,7 @@ impl Reloads {
         Reloads {
             applied: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-            is_last_rejected: AtomicBool::new(false),
+            rejection: Mutex::default(),
             succeeded_at_secs: AtomicU64::new(now.secs()),
         }
     }
@@ -32,12 +34,21 @@ impl Reloads {
     /// The file equals the configuration in force, perhaps because a rejected change was undone.
     pub fn record_unchanged(&self, now: Time) {
         self.succeeded_at_secs.store(now.secs(), Ordering::Relaxed);
-        self.is_last_rejected.store(false, Ordering::Relaxed);
+        *self.lock() = None;
     }
 
-    pub fn record_rejected(&self) {
+    pub fn record_rejected(&self, why: String) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
-        self.is_last_rejected.store(true, Ordering::Relaxed);
+        *self.lock() = Some(why);
+    }
+
+    /// Why the last change was rejected; `None` if it was not.
+    pub fn rejection(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.rejection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn applied(&self) -> u64 {
@@ -49,7 +60,7 @@ impl Reloads {
     }
 
     pub fn is_last_rejected(&self) -> bool {
-        self.is_last_rejected.load(Ordering::Relaxed)
+        self.lock().is_some()
     }
 
     pub fn succeeded_at_secs(&self) -> u64 {

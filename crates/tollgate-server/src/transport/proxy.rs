@@ -85,6 +85,8 @@ pub struct UpstreamReport {
     pub address: String,
     pub up: bool,
     pub in_flight: usize,
+    /// Why requests to it fail.
+    pub down_reason: Option<String>,
 }
 
 impl Proxy {
@@ -154,6 +156,7 @@ impl Proxy {
             address: upstream.address.to_string(),
             up: upstream.is_up(now),
             in_flight: upstream.in_flight.load(std::sync::atomic::Ordering::Relaxed),
+            down_reason: upstream.down_reason(),
         };
         route.upstreams.iter().map(report).collect()
     }

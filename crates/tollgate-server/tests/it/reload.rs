@@ -117,6 +117,10 @@ fn a_bad_file_is_reported_by_line_and_column_and_the_rules_in_force_stay() {
     assert!(log.contains("tollgate.yaml:5:1: unknown key 'colour'"), "{log}");
     assert_eq!(in_force(&server), "5/y");
     assert_eq!(server.check(&json!({ "user": "ann" })).json()["remaining"], 4);
+    let health = || server.admin("GET", "/healthz", "").json();
+    let report = health();
+    let trouble = report["reload"]["trouble"].as_str().unwrap_or_default();
+    assert!(report["status"] == "impaired" && trouble.contains("unknown unit 'fortnight'"), "{report}");
 
     folder.write("tollgate.yaml", b"rules: \xff\xfe\n");
     server.wait_for_log("is not UTF-8");
@@ -129,6 +133,7 @@ fn a_bad_file_is_reported_by_line_and_column_and_the_rules_in_force_stay() {
 
     folder.write("tollgate.yaml", limit("6/y"));
     taken_up(&server, "6/y", "1 → 2");
+    assert_eq!((&health()["status"], &health()["reload"]), (&json!("ok"), &json!(null)));
 }
 
 #[test]

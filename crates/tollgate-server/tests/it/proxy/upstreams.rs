@@ -106,7 +106,7 @@ fn if_all_upstreams_are_down_the_response_is_502() {
     for _ in 0..5 {
         let answer = get(&server, "/", &[]);
         assert_eq!((answer.status, answer.header("content-type")), (502, Some("application/problem+json")));
-        assert_eq!(answer.json()["detail"], "the API server cannot be reached");
+        assert_eq!(answer.json()["detail"], "the API server cannot be reached: connection refused");
     }
     let page = get(&server, "/", &[("accept", "text/html")]);
     assert_eq!((page.status, page.header("content-type")), (502, Some("text/html; charset=utf-8")));
@@ -168,8 +168,48 @@ fn an_api_that_accepts_no_connection_times_out_soon() {
     let answer = get(&server, "/", &[]);
     assert_eq!(
         (answer.status, answer.json()["detail"].as_str()),
-        (502, Some("the API server cannot be reached"))
+        (502, Some("the API server cannot be reached: connecting took too long"))
     );
+}
+
+#[test]
+fn the_cause_of_a_failure_is_in_the_response_the_log_and_health() {
+    let check = |upstream: &str, settings: &str, detail: &str, cause: &str| {
+        let server = Server::start(&format!("upstreams: ['{upstream}']\nproxy: {{ {settings} }}\n"));
+        let health = |server: &Server| server.admin("GET", "/healthz", "").json();
+        assert_eq!(health(&server)["status"], "ok", "{upstream}");
+        let answer = get(&server, "/", &[]);
+        let expected = format!("the API server cannot be reached: {detail}");
+        assert_eq!((answer.status, answer.json()["detail"].as_str()), (502, Some(expected.as_str())));
+        let report = health(&server);
+        let trouble = report["upstreams"][0]["trouble"].as_str().unwrap_or_default();
+        assert!(report["status"] == "impaired" && trouble.contains(cause), "{report}");
+        assert!(server.log().contains(cause), "{}", server.log());
+    };
+    let refused = closed_port();
+    check(&format!("http://{refused}"), "", "connection refused", "Connection refused");
+    check("http://nowhere.invalid", "", "its name cannot be resolved", "its name cannot be resolved");
+    let plain = numbered(0);
+    let tls = plain.url().replace("http://", "https://");
+    check(&tls, "", "the TLS handshake failed", "the TLS handshake failed");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let settings = "connect_timeout: 200ms";
+    check(&format!("https://{address}"), settings, "connecting took too long", "within 200ms");
+}
+
+#[test]
+fn health_is_ok_again_once_an_upstream_answers() {
+    let up = numbered(0);
+    let down = format!("http://{}", closed_port());
+    let server = Server::start(&format!("upstreams: ['{down}', '{}']\n", up.url()));
+    let health = || server.admin("GET", "/healthz", "").json();
+    for _ in 0..4 {
+        assert_eq!(get(&server, "/", &[]).status, 200);
+    }
+    let report = health();
+    assert_eq!((&report["status"], &report["upstreams"][0]["up"]), (&"ok".into(), &false.into()), "{report}");
+    assert_eq!(report["upstreams"][1]["up"], true, "{report}");
 }
 
 #[test]

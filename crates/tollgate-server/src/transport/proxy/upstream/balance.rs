@@ -68,6 +68,7 @@ pub fn hash_key(value: &str) -> u64 {
 mod tests {
     use super::*;
     use crate::config::UpstreamAddress;
+    use crate::transport::proxy::upstream::server::UpstreamFailure;
 
     const NOW: Time = Time::from_secs(1_800_000_000);
 
@@ -88,7 +89,8 @@ mod tests {
     }
 
     fn put_down(upstream: &Upstream) {
-        (0..MAX_TRIES).for_each(|_| upstream.record_failure(NOW));
+        (0..MAX_TRIES)
+            .for_each(|_| upstream.record_failure(UpstreamFailure::response("closed".to_owned()), NOW));
     }
 
     const MAX_TRIES: usize = 3;

@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -47,14 +47,36 @@ pub enum Requires {
 
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    #[error("it took too long to connect")]
-    Timeout,
+    #[error("no connection within {0:?} (proxy.connect_timeout)")]
+    Timeout(Duration),
+    #[error("its name cannot be resolved: {0}")]
+    Unresolved(io::Error),
     #[error("{0}")]
-    Refused(#[from] io::Error),
-    #[error("{0}")]
-    Handshake(#[from] hyper::Error),
+    Socket(#[from] io::Error),
+    #[error("the TLS handshake failed: {0}")]
+    Tls(io::Error),
+    #[error("the HTTP handshake failed: {0}")]
+    Http(#[from] hyper::Error),
     #[error("it supports HTTP/2 only, which has no upgrades")]
     NoUpgrades,
+    #[error("no upstream is configured")]
+    NoUpstream,
+}
+
+impl ConnectError {
+    /// The cause without names and addresses, for clients.
+    pub fn public_cause(&self) -> String {
+        let cause = match self {
+            ConnectError::Timeout(_) => "connecting took too long",
+            ConnectError::Unresolved(_) => "its name cannot be resolved",
+            ConnectError::Socket(error) => return error.kind().to_string(),
+            ConnectError::Tls(_) => "the TLS handshake failed",
+            ConnectError::Http(_) => "the HTTP handshake failed",
+            ConnectError::NoUpgrades => "it supports HTTP/2 only, which has no upgrades",
+            ConnectError::NoUpstream => "no upstream is configured",
+        };
+        cause.to_owned()
+    }
 }
 
 pub async fn connect(
@@ -65,7 +87,9 @@ pub async fn connect(
 ) -> Result<UpstreamSender, ConnectError> {
     let connecting = async {
         let authority = &upstream.address.authority;
-        let stream = TcpStream::connect(authority.as_str()).await?;
+        let addresses = lookup_host(authority.as_str()).await.map_err(ConnectError::Unresolved)?;
+        let addresses: Vec<_> = addresses.collect();
+        let stream = TcpStream::connect(addresses.as_slice()).await?;
         stream.set_nodelay(true)?;
         // An upstream that reads nothing must not keep its connection, or the client's, open for ever.
         let stream = WriteTimeoutStream::with_timeout(stream, timeouts.idle);
@@ -80,14 +104,15 @@ pub async fn connect(
                     None => ServerName::try_from(authority.host().trim_matches(['[', ']']).to_owned())
                         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
                 };
-                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await?;
+                let stream = TlsConnector::from(Arc::clone(config)).connect(name, stream).await;
+                let stream = stream.map_err(ConnectError::Tls)?;
                 let http2_agreed = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let stream = Either::Right(Box::new(stream));
                 if http2_agreed { http2(stream).await } else { http1(stream).await }
             }
         }
     };
-    timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::Timeout))
+    timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::Timeout(timeouts.connect)))
 }
 
 async fn http1(stream: UpstreamSocket) -> Result<UpstreamSender, ConnectError> {

@@ -19,7 +19,7 @@ use crate::response::ProblemDetails;
 use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProgress};
 use crate::transport::proxy::upstream::balance::choose;
 use crate::transport::proxy::upstream::connect::{ConnectError, Requires, connect};
-use crate::transport::proxy::upstream::server::{InFlightGuard, Upstream, UpstreamSender};
+use crate::transport::proxy::upstream::server::{InFlightGuard, Upstream, UpstreamFailure, UpstreamSender};
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
 /// A request to be sent to an upstream.
@@ -34,8 +34,9 @@ pub struct OutgoingRequest {
 /// Why there is no response.
 #[derive(Debug)]
 pub enum ForwardError {
-    Unreachable(String),
-    Timeout,
+    Unreachable(ConnectError),
+    /// No response within this time.
+    Timeout(Duration),
     /// The upstream closed the connection, or sent invalid HTTP.
     Broken(String),
     /// The upstream switched protocols without a request to do so.
@@ -48,14 +49,19 @@ pub enum ForwardError {
 impl From<ForwardError> for ProblemDetails {
     fn from(failure: ForwardError) -> ProblemDetails {
         let (status, detail) = match failure {
-            ForwardError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "the API server cannot be reached"),
+            ForwardError::Unreachable(error) => {
+                let detail = format!("the API server cannot be reached: {}", error.public_cause());
+                return ProblemDetails::new(StatusCode::BAD_GATEWAY, detail);
+            }
             ForwardError::Broken(_) => {
                 (StatusCode::BAD_GATEWAY, "the API server closed the connection before it answered")
             }
             ForwardError::InvalidUpgrade => {
                 (StatusCode::BAD_GATEWAY, "the API server switched protocols without a request to do so")
             }
-            ForwardError::Timeout => (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time"),
+            ForwardError::Timeout(_) => {
+                (StatusCode::GATEWAY_TIMEOUT, "the API server did not answer in time")
+            }
             ForwardError::BadRequestBody => (StatusCode::BAD_REQUEST, "the body could not be read"),
             ForwardError::SlowRequestBody => {
                 (StatusCode::REQUEST_TIMEOUT, "the body took too long to arrive")
@@ -96,7 +102,7 @@ pub async fn forward(
     let now = || proxy.gate.now();
     let choose =
         |tried| choose(&route.upstreams, &route.config.balance, &route.round_robin, sticky, tried, now());
-    let mut upstream = choose(None).ok_or_else(|| ForwardError::Unreachable("no upstream".to_owned()))?;
+    let mut upstream = choose(None).ok_or(ForwardError::Unreachable(ConnectError::NoUpstream))?;
     let mut connection = ConnectionChoice::Pooled;
     let mut is_retry = false;
     loop {
@@ -142,18 +148,20 @@ impl ForwardError {
 
     /// Counts the failure, and records it against the upstream if the upstream caused it.
     fn record(&self, proxy: &Proxy, upstream: &Upstream, now: Time) {
-        let (counter, why) = match self {
-            ForwardError::Unreachable(why) | ForwardError::Broken(why) => {
-                (&proxy.counts.unreachable, why.as_str())
+        let counts = &proxy.counts;
+        let (counter, failure) = match self {
+            ForwardError::Unreachable(error) => (&counts.unreachable, UpstreamFailure::connect(error)),
+            ForwardError::Broken(why) => (&counts.unreachable, UpstreamFailure::response(why.clone())),
+            ForwardError::Timeout(after) => {
+                let why = format!("no response within {after:?} (proxy.response_timeout)");
+                (&counts.timed_out, UpstreamFailure::response(why))
             }
-            ForwardError::Timeout => (&proxy.counts.timed_out, "no answer in time"),
             ForwardError::InvalidUpgrade | ForwardError::BadRequestBody | ForwardError::SlowRequestBody => {
                 return;
             }
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        upstream.record_failure(now);
-        tracing::debug!(upstream = %upstream.address, why, "an upstream failed");
+        upstream.record_failure(failure, now);
     }
 }
 
@@ -234,7 +242,7 @@ async fn attempt(
 
 impl From<ConnectError> for ForwardError {
     fn from(error: ConnectError) -> ForwardError {
-        ForwardError::Unreachable(error.to_string())
+        ForwardError::Unreachable(error)
     }
 }
 
@@ -328,7 +336,7 @@ async fn await_response(
             }
             Err(_) if progress.as_ref().is_some_and(|progress| progress.is_progressing(&mut frames_sent)) => {
             }
-            Err(_) => return Err((ForwardError::Timeout, None)),
+            Err(_) => return Err((ForwardError::Timeout(timeout_after), None)),
         }
     }
 }

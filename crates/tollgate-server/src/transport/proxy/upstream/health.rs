@@ -28,7 +28,7 @@ pub async fn watch(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                 check.every
             }
             None => {
-                route.upstreams.iter().for_each(|upstream| upstream.record_check(true));
+                route.upstreams.iter().for_each(|upstream| upstream.record_check(Ok(())));
                 SWEEP_INTERVAL
             }
         };
@@ -49,28 +49,25 @@ async fn check_all(route: &Arc<RouteSnapshot>, check: &HealthCheck) {
         let upstream = Arc::clone(upstream);
         let check = check.clone();
         checks.spawn(async move {
-            let passes = timeout(check.every, passes_check(&route, &upstream, &check)).await.unwrap_or(false);
-            upstream.record_check(passes);
+            let too_late = |_| Err(format!("no response to GET {} within {:?}", check.path, check.every));
+            let checked = timeout(check.every, check_once(&route, &upstream, &check)).await;
+            upstream.record_check(checked.unwrap_or_else(too_late));
         });
     }
     while checks.join_next().await.is_some() {}
 }
 
-/// Whether an upstream responds with a status below 400.
-async fn passes_check(route: &RouteSnapshot, upstream: &Upstream, check: &HealthCheck) -> bool {
-    let Ok(mut sender) =
-        connect(upstream, &route.tls.load_full(), Requires::Any, &route.config.timeouts).await
-    else {
-        return false;
-    };
-    let Ok(request) = Request::builder().method(Method::GET).uri(check.path.as_str()).body(()) else {
-        return false;
-    };
-    let (parts, ()) = request.into_parts();
+/// An upstream passes if it responds with a status below 400.
+async fn check_once(route: &RouteSnapshot, upstream: &Upstream, check: &HealthCheck) -> Result<(), String> {
+    let connected = connect(upstream, &route.tls.load_full(), Requires::Any, &route.config.timeouts).await;
+    let mut sender = connected.map_err(|error| error.to_string())?;
+    let request = Request::builder().method(Method::GET).uri(check.path.as_str()).body(());
+    let (parts, ()) = request.map_err(|error| error.to_string())?.into_parts();
     let request = forward::build_request(parts, Upload::empty(), &sender, upstream, HostHeader::Upstream);
     let response = match &mut sender {
         UpstreamSender::Http1(sender) => sender.send_request(request).await,
         UpstreamSender::Http2(sender) => sender.send_request(request).await,
     };
-    response.is_ok_and(|response| response.status().as_u16() < 400)
+    let status = response.map_err(|error| error.to_string())?.status().as_u16();
+    if status < 400 { Ok(()) } else { Err(format!("GET {} is answered with {status}", check.path)) }
 }

@@ -12,7 +12,9 @@ use tollgate::internal::settlement::Permits;
 
 use crate::config::UpstreamAddress;
 use crate::gate::Gate;
+use crate::log_rate::LogLimiter;
 use crate::transport::proxy::body::Upload;
+use crate::transport::proxy::upstream::connect::ConnectError;
 
 /// Consecutive failures after which an upstream is ejected.
 const MAX_FAILURES: u32 = 3;
@@ -27,10 +29,34 @@ pub struct Upstream {
     failures: AtomicU32,
     /// Ejected until this timestamp in nanoseconds; used before it only if all others are down too.
     ejected_until: AtomicU64,
+    /// The last failure, while `failures` is not 0.
+    last_failure: Mutex<Option<UpstreamFailure>>,
     /// Result of active checks; true where there are none.
     passes_checks: AtomicBool,
+    check_error: Mutex<Option<String>>,
+    /// Limits the log lines: an upstream may fail every other request.
+    log_limiter: LogLimiter,
     /// One per worker.
     pools: Box<[ConnectionPool]>,
+}
+
+/// A failed exchange with an upstream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UpstreamFailure {
+    why: String,
+    /// There was no connection: a single one is evidence that the upstream is down.
+    is_connect: bool,
+}
+
+impl UpstreamFailure {
+    pub fn connect(error: &ConnectError) -> UpstreamFailure {
+        UpstreamFailure { why: error.to_string(), is_connect: true }
+    }
+
+    /// The connection broke, or no response came in time.
+    pub fn response(why: String) -> UpstreamFailure {
+        UpstreamFailure { why, is_connect: false }
+    }
 }
 
 impl Upstream {
@@ -42,7 +68,10 @@ impl Upstream {
             in_flight: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
             ejected_until: AtomicU64::new(0),
+            last_failure: Mutex::default(),
             passes_checks: AtomicBool::new(true),
+            check_error: Mutex::default(),
+            log_limiter: LogLimiter::default(),
             pools: (0..workers).map(|_| ConnectionPool::default()).collect(),
         }
     }
@@ -60,31 +89,57 @@ impl Upstream {
             && self.ejected_until.load(Ordering::Relaxed) <= now.nanos()
     }
 
+    /// Why no request is served by it, as far as is known: its checks fail, it cannot be connected to, or it failed
+    /// repeatedly. Unlike an ejection this ends with the next success.
+    pub fn down_reason(&self) -> Option<String> {
+        if !self.passes_checks.load(Ordering::Relaxed) {
+            let why = lock(&self.check_error).clone().unwrap_or_default();
+            return Some(format!("health check: {why}"));
+        }
+        let failures = self.failures.load(Ordering::Relaxed);
+        let last = lock(&self.last_failure).clone().filter(|_| failures > 0)?;
+        (last.is_connect || failures >= MAX_FAILURES).then_some(last.why)
+    }
+
     /// The upstream responded.
     pub fn record_success(&self) {
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
             self.ejected_until.store(0, Ordering::Relaxed);
+            *lock(&self.last_failure) = None;
         }
     }
 
     /// The upstream was unreachable, or broke off.
-    pub fn record_failure(&self, now: Time) {
+    pub fn record_failure(&self, failure: UpstreamFailure, now: Time) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        let before = lock(&self.last_failure).replace(failure.clone());
+        let why = &failure.why;
+        if before.as_ref() != Some(&failure) {
+            self.log_limiter.warn("failed upstreams", || {
+                tracing::warn!(upstream = %self.address, why, "an upstream failed");
+            });
+        }
         if failures >= MAX_FAILURES {
             let was_ejected =
                 self.ejected_until.swap((now + EJECTION_TIME).nanos(), Ordering::Relaxed) > now.nanos();
             if !was_ejected {
-                tracing::warn!(upstream = %self.address, failures, "an upstream is down: its requests go to others");
+                tracing::warn!(upstream = %self.address, failures, why, "an upstream is down: its requests go to others");
             }
         }
     }
 
     /// Records the result of an active check.
-    pub fn record_check(&self, passes: bool) {
+    pub fn record_check(&self, checked: Result<(), String>) {
+        let passes = checked.is_ok();
+        let why = checked.err();
+        lock(&self.check_error).clone_from(&why);
         let before = self.passes_checks.swap(passes, Ordering::Relaxed);
         match (before, passes) {
-            (true, false) => tracing::warn!(upstream = %self.address, "an upstream fails its health check"),
+            (true, false) => {
+                let why = why.unwrap_or_default();
+                tracing::warn!(upstream = %self.address, why, "an upstream fails its health check");
+            }
             (false, true) => {
                 self.record_success();
                 tracing::info!(upstream = %self.address, "an upstream passes its health check again");
@@ -92,6 +147,10 @@ impl Upstream {
             _ => {}
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Counts as one exchange of its upstream until it is dropped. Its connection is reused only if it was released
@@ -208,6 +267,6 @@ impl ConnectionPool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
