@@ -69,6 +69,31 @@ impl StartupSettings {
             rules_db: config.rules_db.clone(),
         }
     }
+
+    /// The names of the settings that differ, as in the file.
+    fn changed_in(&self, new: &StartupSettings) -> Vec<&'static str> {
+        let mut differs = vec![
+            ("listen", self.listen != new.listen),
+            ("upstreams", self.has_proxy != new.has_proxy),
+            ("tls", self.starts.has_other_tls(&new.starts)),
+            ("proxy_protocol", self.starts.has_other_proxy_protocol(&new.starts)),
+            ("queue", self.queue != new.queue),
+            ("memory", self.memory_bytes != new.memory_bytes),
+            ("memory_full", self.memory_full != new.memory_full),
+            ("state_dir", self.state_dir != new.state_dir),
+            ("state", self.state_every != new.state_every),
+            ("tokens_file", self.tokens_file != new.tokens_file),
+            ("counters", self.store.is_some() != new.store.is_some()),
+            ("rules_db", self.rules_db.is_some() != new.rules_db.is_some()),
+        ];
+        if let (Some(old), Some(new)) = (&self.store, &new.store) {
+            differs.extend(old.differences(new));
+        }
+        if let (Some(old), Some(new)) = (&self.rules_db, &new.rules_db) {
+            differs.extend(old.differences(new));
+        }
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+    }
 }
 
 /// The state of the file at one poll.
@@ -206,10 +231,8 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
         return Ok(None);
     }
     let envoy = envoy.inherit(&known.envoy, gate.now());
-    if StartupSettings::of(&config) != watched.startup {
-        tracing::warn!(
-            "listen, tls, proxy_protocol, queue, memory, memory_full, counters, rules_db, on_rules_error, state_dir, state and tokens_file change only with a restart"
-        );
+    for setting in watched.startup.changed_in(&StartupSettings::of(&config)) {
+        tracing::warn!("{setting} has changed in the file: it changes only with a restart");
     }
     config.memory_bytes = watched.startup.memory_bytes; // unchanged until the next start
     let policy =

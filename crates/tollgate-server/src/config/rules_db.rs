@@ -60,6 +60,15 @@ pub struct RulesDbConfig {
 }
 
 impl RulesDbConfig {
+    /// The settings, by name, and whether they differ. Paths that follow `state_dir` are not compared.
+    pub fn differences(&self, other: &RulesDbConfig) -> [(&'static str, bool); 3] {
+        [
+            ("rules_db", self.address != other.address || self.is_explicit != other.is_explicit),
+            ("on_rules_error", self.on_error != other.on_error),
+            ("audit", self.audit != other.audit),
+        ]
+    }
+
     /// The path of the database, if it is a file.
     pub fn file(&self) -> Option<PathBuf> {
         self.address.strip_prefix(SQLITE).map(|path| self.folder.join(path))

@@ -65,6 +65,16 @@ impl PartialEq for StoreConfig {
 impl Eq for StoreConfig {}
 
 impl StoreConfig {
+    /// The settings, by name, and whether they differ.
+    pub fn differences(&self, other: &StoreConfig) -> [(&'static str, bool); 4] {
+        [
+            ("counters", self.url != other.url),
+            ("store_deadline", self.deadline != other.deadline),
+            ("store_keys", self.keys.visibility != other.keys.visibility),
+            ("store_secret_file", self.keys.secret_file != other.keys.secret_file),
+        ]
+    }
+
     /// `None` if counters are in memory: settings of central stores have no effect then.
     pub fn read(
         map: &mut MapReader<'_, '_>,

@@ -80,6 +80,14 @@ impl ConnectionStarts {
         self.tls.iter().find(|(name, _)| *name == listener).map(|(_, files)| files)
     }
 
+    pub fn has_other_tls(&self, other: &ConnectionStarts) -> bool {
+        self.tls != other.tls
+    }
+
+    pub fn has_other_proxy_protocol(&self, other: &ConnectionStarts) -> bool {
+        self.proxy_protocol != other.proxy_protocol
+    }
+
     pub fn has_proxy_protocol(&self, listener: &str) -> bool {
         self.proxy_protocol.contains(&listener)
     }

@@ -216,7 +216,8 @@ fn settings_beside_the_rules_change_as_well_where_they_can() {
     let server = start(&folder);
     folder.write("tollgate.yaml", format!("{}headers: none\nmemory: 64MiB\n", limit("5/y")));
     server.wait_for_log("rules generation 1 → 2");
-    server.wait_for_log("change only with a restart");
+    server.wait_for_log("memory has changed in the file: it changes only with a restart");
+    assert_eq!(server.log().matches("only with a restart").count(), 1, "nothing else has changed");
     assert_eq!(server.check(&json!({ "user": "ann" })).header("ratelimit"), None);
 }
 
