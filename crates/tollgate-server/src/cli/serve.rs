@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tollgate::internal::document::{Problem, Problems};
 
 use crate::admin::{self, Admin};
 use crate::cli::bound_socket::{BoundSocket, SocketFile};
@@ -91,10 +92,13 @@ impl ServeContext {
     pub fn run(self, config: &Config, runtime: &Runtime) -> Exit {
         match serve(self, config, runtime) {
             Ok(()) => Exit::Success,
-            Err(error) => {
-                out::message(format!("error: {error:#}"));
-                Exit::Failure
-            }
+            Err(error) => match error.downcast::<Problems>() {
+                Ok(problems) => out::problems(&problems),
+                Err(error) => {
+                    out::message(format!("error: {error:#}"));
+                    Exit::Failure
+                }
+            },
         }
     }
 }
@@ -321,7 +325,7 @@ fn unless_busy<T>(
 /// Connects to the central store, if configured. The store may become available later.
 fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
     let Some(store) = &config.store else { return Ok(()) };
-    let central = assemble::central(store).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    let central = assemble::central(store).map_err(Problems::from)?;
     tracing::info!("counters are on {}", central.name);
     if store.keys.can_be_guessed() {
         tracing::info!(
@@ -397,9 +401,11 @@ impl<'c> Listeners<'c> {
         let load = |(name, alpn)| {
             config.listen.address(name)?;
             let files = config.starts.tls(name)?.clone();
-            Some(ListenerTls::load(name, files, alpn).map(Arc::new).with_context(|| format!("tls.{name}")))
+            let loaded = ListenerTls::load(name, files, alpn).map(Arc::new);
+            Some(loaded.map_err(|error| Problem::new(None, &format!("tls.{name}"), format!("{error:#}"))))
         };
-        let tls = PROTOCOLS.into_iter().filter_map(load).collect::<anyhow::Result<Vec<_>>>()?;
+        let loaded: Result<Vec<_>, Problem> = PROTOCOLS.into_iter().filter_map(load).collect();
+        let tls = loaded.map_err(Problems::from)?;
         gate.tls.set(tls.clone()).map_err(|_| anyhow::anyhow!("certificates are loaded once"))?;
         Ok(Listeners { gate, config, tls, files: Vec::new() })
     }
