@@ -55,6 +55,7 @@ fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
         let is_shared = gate.tickets.scope() == KeyScope::Fleet;
         health["ticket_key"] = json!({ "id": gate.tickets.key_id(), "shared": is_shared });
     }
+    health["rules"] = gate.engine.policy().rules().len().into();
     if let Some(follower) = gate.rules_follower.get() {
         let status = follower.status();
         if status.is_impaired() {

@@ -106,16 +106,27 @@ pub async fn delete(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     let terms = EditOptions::of(&call)?;
     let gate = call.gate();
     let item = ItemId::rule(&call.path_parameter);
-    refuse_file_rule(gate, &call.path_parameter)?;
+    let was = match call.rules_follower() {
+        Ok(follower) => follower.get(item.clone()).await.map_err(db_problem)?,
+        Err(_) => None,
+    };
+    // A rule of the database that has the id of a rule in the file is not in force; it can be deleted.
+    if was.is_none() {
+        refuse_file_rule(gate, &call.path_parameter)?;
+    }
+    let is_in_file = is_file_rule(gate, &call.path_parameter);
     let follower = call.rules_follower()?;
-    let was = follower.get(item.clone()).await.map_err(db_problem)?;
     let expected = terms.expected(follower, &item).await?;
     match call.apply_edits(&terms, vec![Edit::delete(item, expected)]).await? {
         EditOutcome::DryRun(answer) => Ok(answer),
         EditOutcome::Applied(_) => {
             tracing::info!(rule = call.path_parameter, caller = call.caller, "rule deleted");
             let removed = was.map(|was| stored_rule_json(follower, &was));
-            Ok(response::json(StatusCode::OK, &json!({ "removed": removed })))
+            let mut answer = json!({ "removed": removed });
+            if is_in_file {
+                answer["still_in_force"] = "file".into();
+            }
+            Ok(response::json(StatusCode::OK, &answer))
         }
     }
 }
@@ -153,11 +164,15 @@ impl SubmittedRule {
 
 /// A rule of the file can be changed in the file only.
 pub(super) fn refuse_file_rule(gate: &Gate, id: &str) -> Result<(), ProblemDetails> {
-    if gate.engine.policy().rule(id).is_none_or(|rule| rule.is_added()) {
+    if !is_file_rule(gate, id) {
         return Ok(());
     }
     let detail = format!("rule {id} is in the configuration file: change it there");
     Err(ProblemDetails::new(StatusCode::CONFLICT, detail))
+}
+
+fn is_file_rule(gate: &Gate, id: &str) -> bool {
+    gate.engine.policy().rule(id).is_some_and(|rule| !rule.is_added())
 }
 
 /// Rejects a rule that cannot be in force beside the others, or with this node's store.

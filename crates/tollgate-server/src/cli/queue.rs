@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::Value;
 
+use crate::cli::table::TextTable;
 use crate::cli::{AdminArgs, Exit, out};
 use crate::client::percent_encode;
 
@@ -59,10 +60,30 @@ fn list(admin: &AdminArgs, state: Option<&str>) -> Result<(), Exit> {
         out::pretty(&answered.body);
         return Ok(());
     }
-    for item in answered.body["items"].as_array().into_iter().flatten() {
-        out::line(line(item));
-    }
+    let items = answered.body["items"].as_array().into_iter().flatten();
+    let rows: Vec<_> = items.map(row).collect();
+    let mut table =
+        TextTable::new(&["ID", "STATE", "REQUEST", "BYTES", "QUEUED", "NEXT TRY", "TRIES", "LAST RESULT"]);
+    table.lines(&rows).into_iter().for_each(out::line);
     Ok(())
+}
+
+fn row(item: &Value) -> Vec<String> {
+    let text = |name: &str| out::text_field(item, name);
+    let state = text("state");
+    let is_waiting = matches!(state.as_str(), "queued" | "sending");
+    let status = item["status"].as_u64().map(|status| status.to_string()).unwrap_or_default();
+    let last = [status, text("error")].join(" ");
+    vec![
+        text("id"),
+        state,
+        format!("{} {}{}", text("method"), text("host"), text("target")),
+        item["body_bytes"].to_string(),
+        text("queued_at"),
+        if is_waiting { text("next_at") } else { String::new() },
+        item["tries"].to_string(),
+        last.trim().to_owned(),
+    ]
 }
 
 fn one(args: &OneArgs, method: Method, action: &str) -> Result<(), Exit> {

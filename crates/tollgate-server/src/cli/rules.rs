@@ -200,9 +200,17 @@ fn list(args: &LsArgs) -> Result<(), Exit> {
             Value::String(attribute) => format!("by {attribute}"),
             _ => words(&rule["limits"], ", "),
         };
-        let mode = if rule["left_out"].is_null() { text("mode") } else { "left out".to_owned() };
+        let mode = if rule["left_out"].is_null() { mode(rule) } else { "left out".to_owned() };
         vec![text("id"), pattern.to_owned(), key, limits, text("algorithm"), mode, text("source")]
     })
+}
+
+/// What a denial by the rule does, and to which part of its keys.
+fn mode(rule: &Value) -> String {
+    let percent = rule["enforce_percent"].as_u64().map(|percent| format!(" {percent}%")).unwrap_or_default();
+    let action = rule["on_exceed"].as_str().filter(|action| *action != "reject");
+    let action = action.map(|action| format!(", {action}")).unwrap_or_default();
+    format!("{}{percent}{action}", out::text_field(rule, "mode"))
 }
 
 /// A string, or a list of strings on one line.
@@ -260,6 +268,10 @@ fn export(source: &str, admin: &AdminArgs) -> Result<(), Exit> {
 fn remove(id: &str, admin: &AdminArgs) -> Result<(), Exit> {
     let unseen = [&RESPONSE_ONLY_FIELDS[..], &["id"]].concat();
     admin.print(Method::DELETE, &format!("/v1/rules/{}", percent_encode(id)), None, |answer| {
-        value_diff::diff_lines(id, &answer["removed"], &Value::Null, &unseen).join("\n")
+        let mut lines = value_diff::diff_lines(id, &answer["removed"], &Value::Null, &unseen);
+        if answer["still_in_force"] == "file" {
+            lines.push(format!("rule {id} of the configuration file stays in force"));
+        }
+        lines.join("\n")
     })
 }

@@ -55,15 +55,12 @@ fn lines(ready: &Value, health: &Value) -> Vec<String> {
         let owner = if key["shared"] == true { "shared by the fleet" } else { "of this node alone" };
         lines.push(format!("node        {node}, seals tickets with key {} ({owner})", text(&key["id"])));
     }
-    let database = &health["rules_db"];
-    if database.is_object() {
-        let version =
-            database["version"].as_str().map(|version| format!(", version {version}")).unwrap_or_default();
-        let name = database["name"].as_str().map(|name| format!(" ({name})")).unwrap_or_default();
+    lines.push(rules(health));
+    for left_out in health["rules_db"]["left_out"].as_array().into_iter().flatten() {
         lines.push(format!(
-            "rules       from {}{name}{version}{}",
-            text(&database["source"]),
-            because(&database["trouble"])
+            "left out    a {} of the database{}",
+            text(&left_out["what"]),
+            because(&left_out["why"])
         ));
     }
     for server in health["store"].as_array().into_iter().flatten() {
@@ -88,4 +85,28 @@ fn lines(ready: &Value, health: &Value) -> Vec<String> {
         lines.push(format!("state       {age}{}", because(&state["trouble"])));
     }
     lines
+}
+
+/// How many rules are in force, and how the database is followed.
+fn rules(health: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let count = health["rules"].as_u64().unwrap_or_default();
+    let database = &health["rules_db"];
+    if !database.is_object() {
+        return format!("rules       {count} in force, all of the file");
+    }
+    let followed = match database["source"].as_str() {
+        Some("database") => "follows the database",
+        Some("copy") => "from the local copy of the database",
+        _ => "without those of the database",
+    };
+    let details: Vec<_> = [
+        text(&database["name"]),
+        database["version"].as_str().map(|version| format!("version {version}")).unwrap_or_default(),
+    ]
+    .into_iter()
+    .filter(|detail| !detail.is_empty())
+    .collect();
+    let trouble = database["trouble"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+    format!("rules       {count} in force, {followed} ({}){trouble}", details.join(", "))
 }

@@ -31,6 +31,8 @@ pub struct Variant {
     pub simulation: Simulation,
     /// The first rule whose rate the algorithm does not take; it keeps its own algorithm.
     pub unchanged: Option<String>,
+    /// The first rule with overrides, which keep their own algorithm.
+    pub overridden: Option<String>,
 }
 
 pub fn variants(plan: &SimulationPlan) -> Vec<Variant> {
@@ -39,12 +41,16 @@ pub fn variants(plan: &SimulationPlan) -> Vec<Variant> {
 
 fn variant(policy: &PolicySnapshot, shape: Shape) -> Option<Variant> {
     let mut unchanged = None;
+    let mut overridden = None;
     let mut rules = Vec::new();
     for rule in policy.listed() {
         let mut rule: Rule = Rule::clone(rule);
         match limits_with(&rule.limits, shape) {
             Some(limits) => rule.limits = Arc::new(limits),
             None => _ = unchanged.get_or_insert(rule.id.to_string()),
+        }
+        if !rule.overrides.is_empty() {
+            overridden.get_or_insert(rule.id.to_string());
         }
         rules.push(rule);
     }
@@ -53,7 +59,7 @@ fn variant(policy: &PolicySnapshot, shape: Shape) -> Option<Variant> {
     let parts = PolicyParts { rules, allow, bans, settings: policy.settings().clone() };
     let policy = PolicySnapshot::new(parts).ok()?;
     let simulation = Simulation::new(SimulationPlan { policy, memory_bytes: MAX_MEMORY_BYTES });
-    Some(Variant { algorithm: shape.name(), simulation, unchanged })
+    Some(Variant { algorithm: shape.name(), simulation, unchanged, overridden })
 }
 
 /// The same rates with another algorithm; permits are not rates.

@@ -116,9 +116,12 @@ impl Report<'_> {
         out::line("\nthe same rates under each algorithm:");
         let row = |variant: &Variant| {
             let denied = variant.simulation.denied;
-            let note = variant.unchanged.as_ref().map(|rule| format!("rule {rule} keeps its own"));
+            let unchanged = variant.unchanged.as_ref().map(|rule| format!("rule {rule} keeps its own"));
+            let overridden = variant.overridden.as_ref();
+            let overridden = overridden.map(|rule| format!("overrides of rule {rule} keep their own"));
+            let note = unchanged.into_iter().chain(overridden).collect::<Vec<_>>().join("; ");
             let share = share(denied, self.summary.requests);
-            vec![variant.algorithm.to_owned(), denied.to_string(), share, note.unwrap_or_default()]
+            vec![variant.algorithm.to_owned(), denied.to_string(), share, note]
         };
         let rows: Vec<_> = self.variants.iter().map(row).collect();
         print_table(&["ALGORITHM", "DENIED", "SHARE", "NOTE"], &rows);
@@ -157,8 +160,12 @@ impl Report<'_> {
         }
         if !self.variants.is_empty() {
             let one = |variant: &Variant| {
-                let unchanged = &variant.unchanged;
-                json!({ "algorithm": variant.algorithm, "denied": variant.simulation.denied, "unchanged": unchanged })
+                json!({
+                    "algorithm": variant.algorithm,
+                    "denied": variant.simulation.denied,
+                    "unchanged": variant.unchanged,
+                    "overrides_unchanged": variant.overridden,
+                })
             };
             report["algorithms"] = self.variants.iter().map(one).collect();
         }

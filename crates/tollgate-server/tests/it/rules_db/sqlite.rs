@@ -141,6 +141,25 @@ fn an_id_used_in_the_file_cannot_be_used_in_the_database() {
 }
 
 #[test]
+fn a_rule_of_the_database_that_the_file_hides_can_be_deleted() {
+    let folder = Folder::new();
+    let editor = editor(&folder);
+    editor.put("of-file", "match: /other, limit: 9/d");
+    let one = node(&folder, "a", FILE_RULES);
+    assert_eq!(one.admin("GET", "/healthz", "").json()["status"], "impaired");
+    let deleted = one.admin("DELETE", "/v1/rules/of-file", "");
+    assert_eq!(deleted.status, 200, "{deleted}");
+    let deleted = deleted.json();
+    assert_eq!(
+        (&deleted["removed"]["match"], &deleted["still_in_force"]),
+        (&json!("/other"), &json!("file"))
+    );
+    assert_eq!(limit_of(&one, "of-file").as_deref(), Some("3/d"), "the rule of the file");
+    eventually("nothing is left out", || one.admin("GET", "/healthz", "").json()["status"] == "ok");
+    assert_eq!(one.admin("DELETE", "/v1/rules/of-file", "").status, 409, "it is only in the file now");
+}
+
+#[test]
 fn too_many_rules_on_one_path_leave_out_the_last_one_only() {
     let folder = Folder::new();
     let editor = editor(&folder);
