@@ -184,12 +184,12 @@ pub fn state_file(config: &Config) -> Result<(StateFile, FolderLock), Problems> 
 }
 
 /// The tokens of the file and of the environment; `None` if there are none.
-pub fn tokens(config: &Config) -> Result<Option<Tokens>, Problems> {
+pub fn tokens(file: Option<&Path>) -> Result<Option<Tokens>, Problems> {
     let read = |path: &Path| {
         let text = fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
         Tokens::parse(&text).map_err(|message| anyhow::anyhow!("{}: {message}", path.display()))
     };
-    let tokens = config.tokens_file.as_deref().map(read).transpose();
+    let tokens = file.map(read).transpose();
     let tokens = tokens.map_err(|error| Problem::new(None, "tokens_file", format!("{error:#}")))?;
     let Some(text) = std::env::var_os(tokens::TOKENS_ENV) else { return Ok(tokens) };
     let text = text.to_str().ok_or("it is not UTF-8".to_owned());

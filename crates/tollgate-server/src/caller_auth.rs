@@ -17,16 +17,12 @@ use crate::tokens::{Role, Tokens};
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// A refusal: the name of the token, if known, and the reason.
-pub type RefusedCaller<'t> = (&'t str, ProblemDetails);
+pub type RefusedCaller = (String, ProblemDetails);
 
 /// The name of the token, if it has the required role.
-pub fn authorize_token<'t>(
-    tokens: &'t Tokens,
-    headers: &HeaderMap,
-    needed: Role,
-) -> Result<&'t str, RefusedCaller<'t>> {
+pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Result<String, RefusedCaller> {
     require_single_host(headers)?;
-    let unknown = |detail: &str| ("", ProblemDetails::new(StatusCode::UNAUTHORIZED, detail));
+    let unknown = |detail: &str| (String::new(), ProblemDetails::new(StatusCode::UNAUTHORIZED, detail));
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = authorization.and_then(fields::bearer) else {
         return Err(unknown("send a token: Authorization: Bearer …"));
@@ -43,12 +39,9 @@ pub fn authorize_token<'t>(
 }
 
 /// Whether a caller is local, by its Host, Origin and fetch metadata.
-pub fn authorize_local(
-    target: Option<&Authority>,
-    headers: &HeaderMap,
-) -> Result<(), RefusedCaller<'static>> {
+pub fn authorize_local(target: Option<&Authority>, headers: &HeaderMap) -> Result<(), RefusedCaller> {
     require_single_host(headers)?;
-    let forbidden = |detail: &str| Err(("", ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
+    let forbidden = |detail: &str| Err((String::new(), ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
     let Some(host_header) = headers.get(HOST).and_then(|value| value.to_str().ok()) else {
         return forbidden("the Host header is missing");
     };
@@ -71,10 +64,13 @@ pub fn authorize_local(
 }
 
 /// RFC 9112, 3.2: several Host headers make a request ambiguous.
-fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller<'static>> {
+fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller> {
     match headers.get_all(HOST).iter().nth(1) {
         None => Ok(()),
-        Some(_) => Err(("", ProblemDetails::new(StatusCode::BAD_REQUEST, "there are several Host headers"))),
+        Some(_) => {
+            let problem = ProblemDetails::new(StatusCode::BAD_REQUEST, "there are several Host headers");
+            Err((String::new(), problem))
+        }
     }
 }
 
@@ -90,7 +86,7 @@ pub fn log_refused(
     rate: &LogLimiter,
     api: &'static str,
     request: &Request<Incoming>,
-    refused: &RefusedCaller<'_>,
+    refused: &RefusedCaller,
 ) {
     let (caller, problem) = refused;
     rate.warn("refused calls", || {

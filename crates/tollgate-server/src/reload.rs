@@ -21,6 +21,7 @@ use crate::config::{Config, ConnectionStarts, Listen, QueueConfig, RulesDbConfig
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::envoy::EnvoyLimits;
 use crate::gate::Gate;
+use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 use crate::{log, notice};
 
@@ -32,9 +33,13 @@ pub struct WatchedConfig {
     pub path: PathBuf,
     /// The file's stamp before it was read at the start: later differences are changes.
     pub initial_stamp: Option<FileStamp>,
+    /// The same for the file of tokens.
+    pub initial_tokens: Option<FileStamp>,
     /// The present values of settings that only a restart can change.
     pub startup: StartupSettings,
     pub proxy: Option<Arc<Proxy>>,
+    /// The tokens in force; those of the environment never change.
+    pub tokens: Option<Arc<Tokens>>,
 }
 
 /// Settings that a reload does not change.
@@ -127,35 +132,35 @@ impl FileStamp {
     }
 }
 
-/// The configuration file and the files of Envoy's folder at one poll.
+/// The configuration file, the file of tokens and the files of Envoy's folder at one poll.
 #[derive(Clone, PartialEq, Eq)]
 struct Seen {
     file: FileStamp,
+    tokens: Option<FileStamp>,
     folder: Vec<(PathBuf, Option<FileStamp>)>,
 }
 
 impl Seen {
     /// `None` while the configuration file is missing.
-    fn of(path: &Path, folder: Option<&Path>) -> Option<Seen> {
+    fn of(path: &Path, tokens: Option<&Path>, folder: Option<&Path>) -> Option<Seen> {
         let file = FileStamp::of(path)?;
         let list = folder.and_then(|folder| fs::read_dir(folder).ok());
         let paths = list.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         let mut folder: Vec<_> = paths.map(|path| (path.clone(), FileStamp::of(&path))).collect();
         folder.sort_by(|one, other| one.0.cmp(&other.0));
-        Some(Seen { file, folder })
+        Some(Seen { file, tokens: tokens.and_then(FileStamp::of), folder })
     }
 
     fn is_unchanged_since(&self, earlier: &Seen) -> bool {
-        let same = |((path, now), (known, then)): (&(PathBuf, _), &(PathBuf, _))| {
-            let now: &Option<FileStamp> = now;
-            let then: &Option<FileStamp> = then;
-            path == known
-                && match (now, then) {
-                    (Some(now), Some(then)) => now.is_unchanged_since(then),
-                    (now, then) => now.is_none() && then.is_none(),
-                }
+        let same_file = |now: &Option<FileStamp>, then: &Option<FileStamp>| match (now, then) {
+            (Some(now), Some(then)) => now.is_unchanged_since(then),
+            (now, then) => now.is_none() && then.is_none(),
         };
-        self.file.is_unchanged_since(&earlier.file)
+        let same = |((path, now), (known, then)): (&(PathBuf, _), &(PathBuf, _))| {
+            path == known && same_file(now, then)
+        };
+        same_file(&self.tokens, &earlier.tokens)
+            && self.file.is_unchanged_since(&earlier.file)
             && self.folder.len() == earlier.folder.len()
             && self.folder.iter().zip(&earlier.folder).all(same)
     }
@@ -165,9 +170,11 @@ impl Seen {
 pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, mut shutdown: Shutdown) {
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let see = || Seen::of(&watched.path, gate.live.load().envoy.folder());
+    let tokens_file = watched.startup.tokens_file.as_deref();
+    let see = || Seen::of(&watched.path, tokens_file, gate.live.load().envoy.folder());
     // The folder may have changed since it was read: the first poll compares it with what is in force.
-    let mut in_force = watched.initial_stamp.clone().map(|file| Seen { file, folder: Vec::new() });
+    let initial = |file| Seen { file, tokens: watched.initial_tokens.clone(), folder: Vec::new() };
+    let mut in_force = watched.initial_stamp.clone().map(initial);
     let mut changing: Option<Seen> = None;
     loop {
         tokio::select! {
@@ -195,7 +202,13 @@ pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, 
 }
 
 fn apply(gate: &Gate, watched: &WatchedConfig) {
-    match try_apply(gate, watched) {
+    let tokens = assemble::tokens(watched.startup.tokens_file.as_deref());
+    let applied = tokens.and_then(|tokens| {
+        let applied = try_apply(gate, watched)?;
+        replace_tokens(watched, tokens.as_ref());
+        Ok(applied)
+    });
+    match applied {
         Ok(Some((old, new))) => {
             gate.reloads.record_applied(gate.now());
             tracing::info!("rules generation {old} → {new}");
@@ -210,6 +223,19 @@ fn apply(gate: &Gate, watched: &WatchedConfig) {
                 tracing::error!("{problem}");
             }
             tracing::error!("the configuration was rejected: the rules in force stay");
+        }
+    }
+}
+
+fn replace_tokens(watched: &WatchedConfig, new: Option<&Tokens>) {
+    let (Some(in_force), Some(new)) = (&watched.tokens, new) else { return };
+    let had_check = in_force.has_check();
+    if in_force.replace(new) {
+        tracing::info!("the tokens have changed");
+        if had_check != new.has_check() {
+            tracing::warn!(
+                "whether the decision API requires a token of role check changes only with a restart"
+            );
         }
     }
 }

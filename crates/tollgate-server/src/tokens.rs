@@ -1,8 +1,9 @@
 //! Bearer tokens of the admin API and the decision API, with roles and names, from a file or the environment.
 //!
 //! One token per line, `ROLE TOKEN [NAME]`, where the token is plain text or `sha256:` and 64 hex digits. Only digests
-//! are stored, and compared in constant time. The name appears in the log of changes.
+//! are stored, and compared in constant time. The name appears in the log of changes. A changed file is read again.
 
+use arc_swap::ArcSwap;
 use ring::digest::{SHA256, digest};
 
 /// The role of a token. In the admin API each role includes the ones before it.
@@ -38,9 +39,11 @@ impl Role {
     }
 }
 
+/// The tokens in force, which a reload replaces.
 #[derive(Default)]
-pub struct Tokens(Vec<Token>);
+pub struct Tokens(ArcSwap<Vec<Token>>);
 
+#[derive(Clone, PartialEq, Eq)]
 struct Token {
     role: Role,
     digest: [u8; 32],
@@ -61,30 +64,43 @@ impl Tokens {
         let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
         let tokens = lines.map(|(n, line)| Token::parse(n, line).map_err(|why| format!("line {n}: {why}")));
         let tokens: Vec<_> = tokens.collect::<Result<_, String>>()?;
-        if tokens.is_empty() { Err("there is no token in it".to_owned()) } else { Ok(Tokens(tokens)) }
+        if tokens.is_empty() {
+            Err("there is no token in it".to_owned())
+        } else {
+            Ok(Tokens(ArcSwap::from_pointee(tokens)))
+        }
     }
 
-    pub fn and(mut self, more: Tokens) -> Tokens {
-        self.0.extend(more.0);
-        self
+    pub fn and(self, more: Tokens) -> Tokens {
+        Tokens(ArcSwap::from_pointee([self.0.load().as_slice(), more.0.load().as_slice()].concat()))
+    }
+
+    /// Puts other tokens into force; whether they differ from the ones before.
+    pub fn replace(&self, new: &Tokens) -> bool {
+        let new = new.0.load_full();
+        let differs = *self.0.load_full() != *new;
+        self.0.store(new);
+        differs
     }
 
     /// The role and the name of a token. A token may have several roles: one that includes `needed` is preferred.
-    pub fn find(&self, token: &str, needed: Role) -> Option<(Role, &str)> {
+    pub fn find(&self, token: &str, needed: Role) -> Option<(Role, String)> {
         let given = sha256(token);
+        let tokens = self.0.load();
         // All digests are compared, so that the time does not depend on which one matches.
-        let known = self.0.iter().filter(|known| constant_time_eq(&known.digest, &given));
-        known.map(|known| (known.role, &*known.name)).max_by_key(|(role, _)| (role.includes(needed), *role))
+        let known = tokens.iter().filter(|known| constant_time_eq(&known.digest, &given));
+        let found = known.max_by_key(|known| (known.role.includes(needed), known.role));
+        found.map(|known| (known.role, known.name.to_string()))
     }
 
     /// Whether the decision API requires a token.
     pub fn has_check(&self) -> bool {
-        self.0.iter().any(|token| token.role == Role::Check)
+        self.0.load().iter().any(|token| token.role == Role::Check)
     }
 
     /// Whether any token gives access to the admin API.
     pub fn has_admin(&self) -> bool {
-        self.0.iter().any(|token| token.role != Role::Check)
+        self.0.load().iter().any(|token| token.role != Role::Check)
     }
 }
 
@@ -154,14 +170,14 @@ mod tests {
         let text = "# who may do what\nread only-for-looking-at\n\nadmin sha256:\
                     2ab0eab48d4ab2afcaf2ea5ecba6b2cf6d0ff9b3ea0a6bb5b7a97e0dfdd7ffcf";
         let tokens = Tokens::parse(text).expect("valid");
-        assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2")));
+        assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2".to_owned())));
         assert_eq!(tokens.find("something else entirely", Role::Read), None);
         assert_eq!(tokens.find("", Role::Read), None);
         let hex: String = sha256("correct horse battery").iter().map(|byte| format!("{byte:02x}")).collect();
         let tokens =
             tokens.and(Tokens::parse(&format!("admin sha256:{hex}  ann@example.com ")).expect("valid"));
-        assert_eq!(tokens.find("correct horse battery", Role::Read), Some((Role::Admin, "ann@example.com")));
-        assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2")));
+        assert_eq!(tokens.find("correct horse battery", Role::Read), Some((Role::Admin, "ann@example.com".to_owned())));
+        assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2".to_owned())));
     }
 
     #[test]
@@ -169,9 +185,9 @@ mod tests {
         let text = "check app-0123456789abc\nadmin both-0123456789abc ann\ncheck both-0123456789abc api";
         let tokens = Tokens::parse(text).expect("valid");
         assert!(tokens.has_check() && tokens.has_admin());
-        assert_eq!(tokens.find("app-0123456789abc", Role::Read), Some((Role::Check, "check-1")));
-        assert_eq!(tokens.find("both-0123456789abc", Role::Check), Some((Role::Check, "api")));
-        assert_eq!(tokens.find("both-0123456789abc", Role::Operate), Some((Role::Admin, "ann")));
+        assert_eq!(tokens.find("app-0123456789abc", Role::Read), Some((Role::Check, "check-1".to_owned())));
+        assert_eq!(tokens.find("both-0123456789abc", Role::Check), Some((Role::Check, "api".to_owned())));
+        assert_eq!(tokens.find("both-0123456789abc", Role::Operate), Some((Role::Admin, "ann".to_owned())));
         for role in [Role::Read, Role::Operate, Role::Admin] {
             assert!(!Role::Check.includes(role) && !role.includes(Role::Check));
         }

@@ -19,7 +19,7 @@ impl Admin {
         request: &Request<Incoming>,
         needed: Role,
     ) -> Result<String, ProblemDetails> {
-        self.check_caller(request, needed).map(str::to_owned).map_err(|refused| {
+        self.check_caller(request, needed).map_err(|refused| {
             caller_auth::log_refused(&self.refusals, "admin", request, &refused);
             refused.1
         })
@@ -27,7 +27,7 @@ impl Admin {
 
     /// The name of the caller if it has the role to read; empty for others on an open route.
     pub(super) fn reader_name(&self, request: &Request<Incoming>) -> String {
-        self.check_caller(request, Role::Read).map_or_else(|_| String::new(), str::to_owned)
+        self.check_caller(request, Role::Read).unwrap_or_default()
     }
 
     /// The highest role of a caller that may read.
@@ -40,11 +40,12 @@ impl Admin {
         roles.into_iter().find(has).unwrap_or(Role::Read)
     }
 
-    fn check_caller(&self, request: &Request<Incoming>, needed: Role) -> Result<&str, RefusedCaller<'_>> {
+    fn check_caller(&self, request: &Request<Incoming>, needed: Role) -> Result<String, RefusedCaller> {
         match &self.tokens {
             Some(tokens) => caller_auth::authorize_token(tokens, request.headers(), needed),
             None => {
-                caller_auth::authorize_local(request.uri().authority(), request.headers()).map(|()| LOCAL)
+                let local = caller_auth::authorize_local(request.uri().authority(), request.headers());
+                local.map(|()| LOCAL.to_owned())
             }
         }
     }

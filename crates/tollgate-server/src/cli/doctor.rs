@@ -89,8 +89,8 @@ fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
 }
 
 fn exposed_listeners(config: &Config, findings: &mut Findings) {
-    let has_check =
-        assemble::tokens(config).is_ok_and(|tokens| tokens.is_some_and(|tokens| tokens.has_check()));
+    let has_check = assemble::tokens(config.tokens_file.as_deref())
+        .is_ok_and(|tokens| tokens.is_some_and(|tokens| tokens.has_check()));
     for (name, address) in listeners(config).filter(|(name, _)| matches!(*name, "http" | "grpc" | "resp")) {
         if !address.is_local() && !has_check {
             findings.warning(

@@ -42,7 +42,8 @@ pub fn run(path: &Path) -> Exit {
         Err(problems) => return out::problems(&problems),
     };
     log::set(config.log);
-    let assembled = assemble::tokens(&config).and_then(|tokens| {
+    let tokens_seen = config.tokens_file.as_deref().and_then(FileStamp::of);
+    let assembled = assemble::tokens(config.tokens_file.as_deref()).and_then(|tokens| {
         let (state, lock) = assemble::state_file(&config)?;
         Ok((assemble::gate(&mut config, text, Some(&state))?, tokens, state, lock))
     });
@@ -65,11 +66,14 @@ pub fn run(path: &Path) -> Exit {
         Ok(proxy) => proxy,
         Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
     };
+    let tokens = tokens.map(Arc::new);
     let watched = WatchedConfig {
         path: path.to_owned(),
         initial_stamp: seen,
+        initial_tokens: tokens_seen,
         startup: StartupSettings::of(&config),
         proxy: proxy.clone(),
+        tokens: tokens.clone(),
     };
     let served =
         ServeContext { gate, proxy, tokens, watched: Some(watched), state: Some(state), lock: Some(lock) };
@@ -80,7 +84,7 @@ pub fn run(path: &Path) -> Exit {
 pub struct ServeContext {
     pub gate: Arc<Gate>,
     pub proxy: Option<Arc<Proxy>>,
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<Arc<Tokens>>,
     pub watched: Option<WatchedConfig>,
     pub state: Option<StateFile>,
     /// Lock on the state's folder.
@@ -130,7 +134,6 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let mut signals = StopSignals::listen()?;
         let hangup = signal(SignalKind::hangup()).context("cannot install the handler of SIGHUP")?;
         let ServeContext { gate, proxy, tokens, watched, state, lock } = served;
-        let tokens = tokens.map(Arc::new);
         if tokens.as_ref().is_some_and(|tokens| !tokens.has_admin()) && config.listen.admin.is_some() {
             tracing::warn!(
                 "no token has a role for the admin API (read, operate or admin): all its callers are refused"

@@ -93,7 +93,7 @@ impl CallerAccess {
         })
     }
 
-    fn log_refused(&self, request: &Request<Incoming>, refused: &RefusedCaller<'_>) {
+    fn log_refused(&self, request: &Request<Incoming>, refused: &RefusedCaller) {
         caller_auth::log_refused(&self.refusals, "decision", request, refused);
     }
 }

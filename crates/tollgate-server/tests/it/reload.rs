@@ -222,6 +222,28 @@ fn settings_beside_the_rules_change_as_well_where_they_can() {
 }
 
 #[test]
+fn changed_tokens_are_in_force_without_a_restart() {
+    const OLD: &str = "old-token-0123456789abcdef";
+    const NEW: &str = "new-token-0123456789abcdef";
+    let folder = Folder::new();
+    folder.write("tokens", format!("read {OLD} ann\n"));
+    folder.configure("tokens_file: tokens\nrules: []\n");
+    let server = Server::start_in(&folder);
+    let status = |token: &str| {
+        let authorization = format!("Bearer {token}");
+        let headers = [("authorization", authorization.as_str())];
+        Client::to(server.admin).request("GET", "/v1/rules", &headers, b"").status
+    };
+    assert_eq!((status(OLD), status(NEW)), (200, 401));
+    folder.write("tokens", format!("read {NEW} bob\n"));
+    server.wait_for_log("the tokens have changed");
+    assert_eq!((status(OLD), status(NEW)), (401, 200));
+    folder.write("tokens", "nonsense\n");
+    server.wait_for_log("the configuration was rejected");
+    assert_eq!((status(OLD), status(NEW)), (401, 200));
+}
+
+#[test]
 fn no_request_fails_and_no_rule_is_missing_during_fifty_reloads() {
     let folder = Folder::new();
     let server = start(&folder);

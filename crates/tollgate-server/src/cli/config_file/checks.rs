@@ -54,7 +54,7 @@ pub fn on_disk(path: &Path, findings: &mut Findings) -> Option<Config> {
 
 /// Tokens, keys of tokens and receipts, and the secret of the store.
 fn secrets(config: &Config, findings: &mut Findings) {
-    let tokens = assemble::tokens(config);
+    let tokens = assemble::tokens(config.tokens_file.as_deref());
     findings.check(
         "tokens",
         tokens.map(|tokens| match tokens {
