@@ -17,12 +17,12 @@ use crate::tokens::{Role, Tokens};
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// A refusal: the name of the token, if known, and the reason.
-pub type RefusedCaller = (String, ProblemDetails);
+pub type RefusedCaller = (Box<str>, ProblemDetails);
 
 /// The name of the token, if it has the required role.
 pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Result<String, RefusedCaller> {
     require_single_host(headers)?;
-    let unknown = |detail: &str| (String::new(), ProblemDetails::new(StatusCode::UNAUTHORIZED, detail));
+    let unknown = |detail: &str| (Box::default(), ProblemDetails::new(StatusCode::UNAUTHORIZED, detail));
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = authorization.and_then(fields::bearer) else {
         return Err(unknown("send a token: Authorization: Bearer …"));
@@ -32,7 +32,7 @@ pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Re
         Some((role, name)) if !role.includes(needed) => {
             let detail =
                 format!("the token's role is {}, and this needs the role {}", role.name(), needed.name());
-            Err((name, ProblemDetails::new(StatusCode::FORBIDDEN, detail)))
+            Err((name.into(), ProblemDetails::new(StatusCode::FORBIDDEN, detail)))
         }
         Some((_, name)) => Ok(name),
     }
@@ -41,7 +41,7 @@ pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Re
 /// Whether a caller is local, by its Host, Origin and fetch metadata.
 pub fn authorize_local(target: Option<&Authority>, headers: &HeaderMap) -> Result<(), RefusedCaller> {
     require_single_host(headers)?;
-    let forbidden = |detail: &str| Err((String::new(), ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
+    let forbidden = |detail: &str| Err((Box::default(), ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
     let Some(host_header) = headers.get(HOST).and_then(|value| value.to_str().ok()) else {
         return forbidden("the Host header is missing");
     };
@@ -69,7 +69,7 @@ fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller> {
         None => Ok(()),
         Some(_) => {
             let problem = ProblemDetails::new(StatusCode::BAD_REQUEST, "there are several Host headers");
-            Err((String::new(), problem))
+            Err((Box::default(), problem))
         }
     }
 }

@@ -29,11 +29,13 @@ mod follow;
 mod load;
 mod local_copy;
 mod pending_bans;
+mod pending_edits;
 mod status;
 
 pub use apply::{NodeCapabilities, parse_rule};
 pub use follow::follow;
 use local_copy::CopyWriter;
+use pending_edits::PendingEdits;
 pub use status::{CopyStatus, RulesDbStatus, RulesSource};
 
 /// An edit is answered after this even if it is not in force here yet: it is committed in the database.
@@ -74,6 +76,7 @@ struct FollowerState {
     lag: Option<u64>,
     /// Bans that were lifted on other nodes and may still be in the database.
     lifted_bans: VecDeque<(Key, Time)>,
+    pending_edits: PendingEdits,
 }
 
 impl RulesFollower {

@@ -176,7 +176,10 @@ mod tests {
         let hex: String = sha256("correct horse battery").iter().map(|byte| format!("{byte:02x}")).collect();
         let tokens =
             tokens.and(Tokens::parse(&format!("admin sha256:{hex}  ann@example.com ")).expect("valid"));
-        assert_eq!(tokens.find("correct horse battery", Role::Read), Some((Role::Admin, "ann@example.com".to_owned())));
+        assert_eq!(
+            tokens.find("correct horse battery", Role::Read),
+            Some((Role::Admin, "ann@example.com".to_owned()))
+        );
         assert_eq!(tokens.find("only-for-looking-at", Role::Read), Some((Role::Read, "read-2".to_owned())));
     }
 

@@ -7,10 +7,10 @@ use tollgate::Time;
 use tollgate::internal::ban::{Ban, BanSource};
 use tollgate::internal::identity::Key;
 use tollgate::internal::time::{calendar, parse_duration};
-use tollgate_stores::rules::{CurrentItems, Edit, ItemId, ItemKind, Version};
+use tollgate_stores::rules::{CurrentItems, Edit, ItemId, ItemKind, Precondition, Version};
 
 use crate::admin::cursor;
-use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};
+use crate::admin::edit::{EditOptions, EditOutcome, PENDING, UrgentEdit, db_problem, with_etag};
 use crate::admin::keys::parse_key_candidates;
 use crate::admin::request::{self, AdminRequest};
 use crate::connection::FullResponse;
@@ -90,12 +90,17 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
         Some(follower) => {
             let item = item(&name);
             let expected = terms.expected(follower, &item).await?;
-            match call.apply_edits(&terms, vec![Edit::ban(&key, &ban, expected)]).await? {
-                EditOutcome::DryRun(answer) => return Ok(answer),
-                EditOutcome::Applied(changes) => match changes.last() {
+            match call.apply_urgent_edit(&terms, Edit::ban(&key, &ban, expected)).await? {
+                UrgentEdit::Done(EditOutcome::DryRun(answer)) => return Ok(answer),
+                UrgentEdit::Done(EditOutcome::Applied(changes)) => match changes.last() {
                     Some(change) => Some(change.version),
                     None => follower.get(item).await.map_err(db_problem)?.map(|stored| stored.version),
                 },
+                UrgentEdit::Pending => {
+                    gate.ban(key, ban);
+                    tracing::info!(until = %shown_until(until), caller = call.caller, "ban added by hand on this node");
+                    return Ok(pending(versioned(shown, None)));
+                }
             }
         }
         None => {
@@ -125,28 +130,46 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     refuse_file_ban(gate, key, now)?;
     let name = gate.ban_key(key.clone()).to_string();
     let stored = match gate.rules_follower.get() {
-        Some(follower) => follower.get(item(&name)).await.map_err(db_problem)?,
-        None => None,
+        Some(follower) => follower.get(item(&name)).await,
+        None => Ok(None),
     };
-    let version = stored.as_ref().map(|stored| stored.version);
+    let mut is_pending = false;
+    let mut version = None;
     match stored {
-        Some(stored) => {
+        // Whether the database has it is unknown.
+        Err(error) if error.is_transient() && terms.is_unconditional() => {
+            call.defer_edit(Edit::delete(item(&name), Precondition::Any))?;
+            is_pending = true;
+        }
+        Err(error) => return Err(db_problem(error)),
+        Ok(Some(stored)) => {
+            version = Some(stored.version);
             let expected = terms.expected(call.rules_follower()?, &stored.item).await?;
-            if let EditOutcome::DryRun(answer) =
-                call.apply_edits(&terms, vec![Edit::delete(stored.item, expected)]).await?
-            {
-                return Ok(answer);
+            match call.apply_urgent_edit(&terms, Edit::delete(stored.item, expected)).await? {
+                UrgentEdit::Done(EditOutcome::DryRun(answer)) => return Ok(answer),
+                UrgentEdit::Done(EditOutcome::Applied(_)) => {}
+                UrgentEdit::Pending => is_pending = true,
             }
         }
         // An automatic ban may exist on this node only.
-        None if terms.dry_run => return Ok(dry_run_response(&name, Some(&ban), None)),
-        None => _ = gate.engine.unban(key.clone(), now),
+        Ok(None) if terms.dry_run => return Ok(dry_run_response(&name, Some(&ban), None)),
+        Ok(None) => _ = gate.engine.unban(key.clone(), now),
+    }
+    if is_pending {
+        gate.engine.unban(key.clone(), now);
     }
     if let Some(central) = gate.central.get() {
         central.bans.lift(&gate.ban_key(key.clone()), &ban, now).await;
     }
     tracing::info!(caller = call.caller, "ban lifted by hand");
-    Ok(response::json(StatusCode::OK, &json!({ "removed": versioned(ban_json(&name, &ban), version) })))
+    let removed = json!({ "removed": versioned(ban_json(&name, &ban), version) });
+    Ok(if is_pending { pending(removed) } else { response::json(StatusCode::OK, &removed) })
+}
+
+/// The response to an edit that is in force on this node only.
+fn pending(mut body: Value) -> FullResponse {
+    body["pending"] = PENDING.into();
+    response::json(StatusCode::ACCEPTED, &body)
 }
 
 /// What an edit would change on a node without a database.

@@ -1,10 +1,12 @@
 //! Edits of the rules database, with preconditions against lost updates.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 use tollgate_stores::rules::{DbError, Edit, ItemChange, ItemId, Precondition, Version};
 
 use crate::admin::audit;
@@ -68,6 +70,11 @@ impl EditOptions {
         Ok(EditOptions { condition: Condition::of(call)?, dry_run: flag("dry_run", dry_run)? })
     }
 
+    /// Whether the edit is to be made whatever the database has.
+    pub fn is_unconditional(&self) -> bool {
+        self.condition == Condition::Any && !self.dry_run
+    }
+
     /// The state that the database is to expect.
     pub async fn expected(
         &self,
@@ -92,6 +99,20 @@ pub enum EditOutcome {
     /// A dry run, with its response.
     DryRun(FullResponse),
 }
+
+/// The outcome of an edit that does not wait for the database.
+pub enum UrgentEdit {
+    Done(EditOutcome),
+    /// The database cannot be written: the caller puts the edit into force on this node.
+    Pending,
+}
+
+/// Why the response to an edit has no version.
+pub const PENDING: &str =
+    "the rules database cannot be written: this is in force on this node only, until it can";
+
+/// How long an urgent edit waits for a database that seems to be writable.
+const URGENT_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl AdminRequest {
     /// The rules database, if configured.
@@ -120,6 +141,40 @@ impl AdminRequest {
             }
             done => done.map_err(db_problem),
         }
+    }
+}
+
+impl AdminRequest {
+    /// Makes an edit. While the database cannot be written, an edit without a precondition is queued.
+    pub async fn apply_urgent_edit(
+        &self,
+        terms: &EditOptions,
+        edit: Edit,
+    ) -> Result<UrgentEdit, ProblemDetails> {
+        if !terms.is_unconditional() {
+            return self.apply_edits(terms, vec![edit]).await.map(UrgentEdit::Done);
+        }
+        let follower = self.rules_follower()?;
+        if !follower.must_defer_edits() {
+            let editing = follower.edit(&self.caller, vec![edit.clone()], self.gate().now());
+            match timeout(URGENT_TIMEOUT, editing).await {
+                Ok(Ok(changes)) => return Ok(UrgentEdit::Done(EditOutcome::Applied(changes))),
+                Ok(Err(error)) if !error.is_transient() => return Err(db_problem(error)),
+                Ok(Err(error)) => tracing::warn!("rules database: {error}"),
+                Err(_) => tracing::warn!("rules database: no answer within {URGENT_TIMEOUT:?}"),
+            }
+        }
+        self.defer_edit(edit)?;
+        Ok(UrgentEdit::Pending)
+    }
+
+    /// Queues an edit until the database can be written.
+    pub fn defer_edit(&self, edit: Edit) -> Result<(), ProblemDetails> {
+        if self.rules_follower()?.defer_edit(&self.caller, edit, self.gate().now()) {
+            return Ok(());
+        }
+        let detail = "the rules database cannot be written, and too many edits wait for it";
+        Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, detail))
     }
 }
 

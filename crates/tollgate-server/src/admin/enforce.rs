@@ -7,7 +7,7 @@ use tollgate::internal::Enforce;
 use tollgate::internal::time::calendar::rfc3339;
 use tollgate_stores::rules::{Edit, ItemId};
 
-use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};
+use crate::admin::edit::{EditOptions, EditOutcome, PENDING, UrgentEdit, db_problem, with_etag};
 use crate::admin::request::AdminRequest;
 use crate::connection::FullResponse;
 use crate::gate::Gate;
@@ -67,9 +67,20 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
         return Ok(response::json(StatusCode::OK, &enforce_json(position.name(), "node", None)));
     };
     let expected = terms.expected(follower, &ItemId::enforce()).await?;
-    let changes = match call.apply_edits(&terms, vec![Edit::enforce(position, expected)]).await? {
-        EditOutcome::DryRun(answer) => return Ok(answer),
-        EditOutcome::Applied(changes) => changes,
+    let changes = match call.apply_urgent_edit(&terms, Edit::enforce(position, expected)).await? {
+        UrgentEdit::Done(EditOutcome::DryRun(answer)) => return Ok(answer),
+        UrgentEdit::Done(EditOutcome::Applied(changes)) => changes,
+        UrgentEdit::Pending => {
+            gate.engine.set_enforce(position);
+            tracing::warn!(
+                caller = call.caller,
+                "the panic switch of this node was set to {}",
+                position.name()
+            );
+            let mut answer = enforce_json(position.name(), "node", None);
+            answer["pending"] = PENDING.into();
+            return Ok(response::json(StatusCode::ACCEPTED, &answer));
+        }
     };
     let Some(change) = changes.last() else { return current_response(gate).await };
     tracing::warn!(caller = call.caller, "the panic switch was set to {}", position.name());

@@ -101,22 +101,17 @@ fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
 
 /// Impaired if no upstream can be reached.
 fn add_upstreams(health: &mut Value, upstreams: &[UpstreamReport], detail: Detail) {
-    let are_all_down = upstreams.iter().all(|upstream| upstream.down_reason.is_some());
-    if are_all_down {
+    let is_up = |upstream: &UpstreamReport| upstream.down_reason.is_none();
+    if !upstreams.iter().any(is_up) {
         health["status"] = "impaired".into();
     }
-    if detail == Detail::Servers {
-        let shown = upstreams.iter().map(|upstream| {
-            json!({
-                "server": upstream.address,
-                "up": upstream.down_reason.is_none(),
-                "trouble": upstream.down_reason,
-            })
-        });
-        health["upstreams"] = shown.collect();
-    } else if are_all_down {
-        health["upstreams"] = "all are down".into();
-    }
+    let shown = upstreams.iter().map(|upstream| match detail {
+        Detail::None => json!({ "up": is_up(upstream) }),
+        Detail::Servers => {
+            json!({ "server": upstream.address, "up": is_up(upstream), "trouble": upstream.down_reason })
+        }
+    });
+    health["upstreams"] = shown.collect();
 }
 
 const REJECTED_CHANGE: &str = "the changed configuration was rejected, the one before it is in force";
@@ -154,6 +149,7 @@ fn rules_db(follower: &RulesFollower, status: &RulesDbStatus, now: Time, detail:
         "trouble": status.read_error,
         "writable": follower.db().is_ok() && status.write_error.is_none(),
         "write_trouble": status.write_error,
+        "pending_edits": follower.pending_edits(),
         "copy": copy,
         "lag": status.lag,
         "left_out": left_out.collect::<Value>(),

@@ -80,12 +80,13 @@ pub fn run(command: &BanCommand) -> Exit {
                 Some(until) => body["until"] = until.as_str().into(),
                 None => body["for"] = duration.as_str().into(),
             }
-            let described = |ban: &Value| format!("banned {}", described(ban));
+            let described = |ban: &Value| format!("banned {}{}", described(ban), pending(ban));
             admin.print(Method::POST, "/v1/bans", Some(body), described)
         }
         BanCommand::Ls { limit, admin } => list(*limit, admin),
         BanCommand::Rm { key, admin } => {
-            let described = |lifted: &Value| format!("lifted {}", described(&lifted["removed"]));
+            let described =
+                |lifted: &Value| format!("lifted {}{}", described(&lifted["removed"]), pending(lifted));
             admin.print(Method::DELETE, &format!("/v1/bans/{}", percent_encode(key)), None, described)
         }
         BanCommand::Import { file, dry_run, admin } => import(file, *dry_run, admin),
@@ -120,6 +121,14 @@ fn import(file: &Path, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
         out::line(format!("{}{unwritten}", out::tally(&answered.body)));
     }
     Ok(())
+}
+
+/// A note where the database cannot be written.
+fn pending(answer: &Value) -> &'static str {
+    match answer["pending"].as_str() {
+        Some(_) => " (on this node only, until the rules database can be written again)",
+        None => "",
+    }
 }
 
 fn until(ban: &Value) -> String {

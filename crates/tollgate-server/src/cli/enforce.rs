@@ -51,6 +51,7 @@ fn described(now: &Value) -> String {
 
 fn scope(now: &Value) -> &'static str {
     match now["scope"].as_str() {
+        _ if now["pending"].is_string() => " (this node only, until the rules database can be written again)",
         Some("node") => " (this node only: it has no rules database)",
         Some("fleet") => " (the whole fleet)",
         _ => "",

@@ -38,6 +38,10 @@ impl PendingBans {
         if timeout(FLUSH_TIMEOUT, self.write(follower, gate)).await.is_err() || !self.0.is_empty() {
             tracing::warn!(bans = self.0.len(), "automatic bans of this node are not in the rules database");
         }
+        let edits = follower.pending_edits();
+        if edits > 0 {
+            tracing::error!(edits, "edits that were in force on this node only are lost: repeat them");
+        }
     }
 
     async fn write(&mut self, follower: &RulesFollower, gate: &Gate) {
@@ -49,6 +53,7 @@ impl PendingBans {
         };
         self.0.retain(|key, ban| holds(key, ban));
         let Some(db) = follower.db.get() else { return };
+        follower.write_pending_edits(db).await;
         self.write_to(db, now).await;
         follower.remove_lifted_bans(db, now).await;
     }

@@ -35,7 +35,7 @@ pub async fn decide(
 ) -> FullResponse {
     let snapshot = gate.snapshot();
     if let Err(problem) = require_trusted(&snapshot, peer) {
-        let refused = (String::new(), problem);
+        let refused = (Box::default(), problem);
         access.log_refused(&request, &refused);
         return refused.1.into();
     }

@@ -229,13 +229,18 @@ fn the_password_of_the_database_is_never_shown() {
         server.admin("DELETE", "/v1/rules/b", ""),
         server.admin("POST", "/v1/rules/import", "rules: []"),
         server.admin("GET", "/v1/audit", ""),
-        server.admin("POST", "/v1/bans", "{\"key\":\"user:a\",\"for\":\"1h\"}"),
-        server.admin("PUT", "/v1/enforce", "{\"enforce\":\"off\"}"),
         server.admin("GET", "/v1/rules/export", ""),
     ];
     for answer in &answers {
         assert_eq!(answer.status, 503, "{answer}");
         assert!(!answer.text().contains(secret), "{answer}");
+    }
+    let pending = [
+        server.admin("POST", "/v1/bans", "{\"key\":\"user:a\",\"for\":\"1h\"}"),
+        server.admin("PUT", "/v1/enforce", "{\"enforce\":\"off\"}"),
+    ];
+    for answer in &pending {
+        assert!(answer.status == 202 && !answer.text().contains(secret), "{answer}");
     }
     let listed = server.admin("GET", "/v1/rules", "");
     assert_eq!(

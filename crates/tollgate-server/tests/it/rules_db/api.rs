@@ -117,8 +117,6 @@ fn without_a_primary_edits_are_refused_and_what_is_in_force_is_shown() {
     };
     let reply = refused("POST", "/v1/rules", &rule("b", "1/d"));
     assert!(reply.contains("nothing was changed"), "{reply}");
-    refused("POST", "/v1/bans", &json!({ "key": "user:a", "for": "1h" }));
-    refused("PUT", "/v1/enforce", &json!({ "enforce": "off" }));
     let shown = send(node, "GET", "/v1/rules/a", &[], &Value::Null);
     assert_eq!((shown.status, &shown.json()["version"]), (200, &json!("1-1")), "a standby can be read");
     standby.stop();
@@ -133,4 +131,36 @@ fn without_a_primary_edits_are_refused_and_what_is_in_force_is_shown() {
     eventually("edits are taken again", || {
         send(node, "PUT", "/v1/rules/b", &[], &rule("b", "1/d")).status < 300
     });
+}
+
+#[test]
+fn bans_and_the_panic_switch_work_without_the_database_and_are_written_when_it_is_back() {
+    let Some((mut primary, mut standby, address)) = pair("bans without the database") else { return };
+    let nodes = nodes(&address, 2);
+    let [one, other] = [&nodes[0], &nodes[1]];
+    assert_eq!(send(one, "POST", "/v1/bans", &[], &json!({ "key": "user:old", "for": "1h" })).status, 201);
+    eventually("the other node has it", || other.check(&json!({ "user": "old" })).status == 403);
+    primary.stop();
+    standby.stop();
+    let pending = |method: &str, path: &str, body: &Value| {
+        let answer = send(one, method, path, &[], body);
+        assert!(answer.status == 202 && answer.json()["pending"].is_string(), "{method} {path}: {answer}");
+    };
+    pending("POST", "/v1/bans", &json!({ "key": "user:evil", "for": "1h", "reason": "attack" }));
+    pending("DELETE", "/v1/bans/user:old", &Value::Null);
+    assert_eq!(one.check(&json!({ "user": "evil" })).status, 403);
+    assert_eq!(one.check(&json!({ "user": "old" })).status, 200);
+    pending("PUT", "/v1/enforce", &json!({ "enforce": "shadow" }));
+    let report = one.admin("GET", "/healthz", "").json();
+    assert_eq!((&report["enforce"], &report["rules_db"]["pending_edits"]), (&json!("shadow"), &json!(3)));
+    let conditional = [("if-none-match", "*")];
+    let refused = send(one, "POST", "/v1/bans", &conditional, &json!({ "key": "user:x", "for": "1h" }));
+    assert_eq!(refused.status, 503, "its condition cannot be checked: {refused}");
+    primary.restart();
+    eventually("the other node follows", || other.admin("GET", "/healthz", "").json()["enforce"] == "shadow");
+    let bans = other.admin("GET", "/v1/bans", "").text();
+    assert!(bans.contains("user:evil") && !bans.contains("user:old"), "{bans}");
+    let audit = one.admin("GET", "/v1/audit", "").text();
+    assert!(audit.contains("user:evil") && audit.contains("\"local\""), "{audit}");
+    assert_eq!(one.admin("GET", "/healthz", "").json()["rules_db"]["pending_edits"], 0);
 }
