@@ -42,6 +42,7 @@ mod response;
 mod router;
 mod rules;
 mod series;
+mod simulate;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod top;
@@ -58,6 +59,8 @@ pub struct Admin {
     importing: Mutex<()>,
     /// One permit per open stream of `/v1/live`.
     streams: Arc<Semaphore>,
+    /// Held by a simulation: one at a time, since each has counters of its own.
+    simulating: Mutex<()>,
 }
 
 impl Admin {
@@ -74,6 +77,7 @@ impl Admin {
             refusals: LogLimiter::default(),
             shutdown,
             importing: Mutex::default(),
+            simulating: Mutex::default(),
             streams: Arc::new(Semaphore::new(live::MAX_STREAMS)),
         }
     }

@@ -42,7 +42,7 @@ mod request_args;
 mod rules;
 mod serve;
 mod session;
-mod simulate;
+pub mod simulate;
 mod status;
 mod store;
 mod suggest;

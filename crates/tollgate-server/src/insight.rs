@@ -22,14 +22,19 @@ mod key_text;
 mod latencies;
 mod point_ring;
 mod rule_history;
+mod sample;
 mod space_saving;
 mod top_keys;
 
 use batch::DecisionBatch;
 pub use batch::{Decided, ListedDecision};
 pub use data::{InsightData, SecondSummary, SeriesName};
+use key_text::KeyTexts;
+pub use key_text::key_text;
 pub use point_ring::Point;
 pub use rule_history::{HOUR, MINUTE, RuleHistory};
+use sample::ClientSample;
+pub use sample::Sampled;
 pub use top_keys::{TopOutcome, TopWindow};
 
 /// As many as the engine has: the stripe of a verdict is the one of its thread.
@@ -44,24 +49,29 @@ const MAX_BEHIND: usize = 16;
 const MAX_SET_BACK: u64 = 60;
 
 /// Bytes of everything.
-const MAX_BYTES: usize =
-    InsightData::MAX_BYTES + (STRIPES + MAX_PENDING + MAX_SPARE) * DecisionBatch::MAX_BYTES;
+const MAX_BYTES: usize = ClientSample::MAX_BYTES
+    + InsightData::MAX_BYTES
+    + (STRIPES + MAX_PENDING + MAX_SPARE) * DecisionBatch::MAX_BYTES;
 
 const _: () = assert!(MAX_BYTES <= 32 << 20, "insight takes at most 32 MiB");
 
 pub struct Insight {
-    log_keys: LogKeys,
+    texts: KeyTexts,
     stripes: Box<[Stripe; STRIPES]>,
-    pending: Mutex<Vec<Box<DecisionBatch>>>,
-    spare: Mutex<Vec<Box<DecisionBatch>>>,
+    pending: Mutex<Vec<BoxedBatch>>,
+    spare: Mutex<Vec<BoxedBatch>>,
     data: Mutex<InsightData>,
+    sample: ClientSample,
     seconds: broadcast::Sender<Arc<SecondSummary>>,
 }
+
+/// Boxed: batches are exchanged while a decision waits.
+type BoxedBatch = Box<DecisionBatch>;
 
 /// Two cache lines: threads share none.
 #[repr(align(128))]
 #[derive(Default)]
-struct Stripe(OnceLock<Mutex<Box<DecisionBatch>>>);
+struct Stripe(OnceLock<Mutex<BoxedBatch>>);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -70,20 +80,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Insight {
     pub fn new(log_keys: LogKeys, now: Time) -> Insight {
         Insight {
-            log_keys,
+            texts: KeyTexts::new(log_keys),
             stripes: Box::default(),
             pending: Mutex::default(),
             spare: Mutex::default(),
             data: Mutex::new(InsightData::new(now.secs())),
+            sample: ClientSample::new(now),
             seconds: broadcast::channel(MAX_BEHIND).0,
         }
     }
 
     /// Counts a decision.
     pub fn record(&self, decided: &Decided<'_, '_>) {
+        self.sample.record(decided.hit, decided.at);
         let stripe = &self.stripes[decided.verdict.id.stripe() % STRIPES].0;
         let mut batch = lock(stripe.get_or_init(Mutex::default));
-        batch.record(decided, self.log_keys);
+        batch.record(decided, &self.texts);
         if batch.is_full() {
             let full = mem::replace(&mut *batch, self.empty_batch());
             drop(batch);
@@ -92,13 +104,13 @@ impl Insight {
     }
 
     #[cold]
-    fn empty_batch(&self) -> Box<DecisionBatch> {
+    fn empty_batch(&self) -> BoxedBatch {
         lock(&self.spare).pop().unwrap_or_default()
     }
 
     /// Merges a full batch, or enqueues it while another thread merges or reads.
     #[cold]
-    fn merge_full(&self, mut full: Box<DecisionBatch>) {
+    fn merge_full(&self, mut full: BoxedBatch) {
         let mut data = match self.data.try_lock() {
             Ok(data) => data,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -116,7 +128,7 @@ impl Insight {
         self.keep_spare(full);
     }
 
-    fn keep_spare(&self, batch: Box<DecisionBatch>) {
+    fn keep_spare(&self, batch: BoxedBatch) {
         let mut spare = lock(&self.spare);
         if spare.len() < MAX_SPARE {
             spare.push(batch);
@@ -146,6 +158,8 @@ impl Insight {
 
     /// Completes the current second if it is over, and publishes it.
     pub fn tick(&self, now: Time) {
+        self.sample.tick(now);
+        self.texts.refill();
         let now = now.secs();
         let mut data = self.data();
         if now + MAX_SET_BACK < data.second() {
@@ -159,6 +173,15 @@ impl Insight {
         drop(data);
         // Without a reader there is nothing to do.
         self.seconds.send(Arc::new(ended)).ok();
+    }
+
+    pub fn log_keys(&self) -> LogKeys {
+        self.texts.log_keys()
+    }
+
+    /// The requests of a sample of clients.
+    pub fn sample(&self) -> Sampled {
+        self.sample.copy()
     }
 
     /// All seconds that are completed from now on.

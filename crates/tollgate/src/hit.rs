@@ -12,8 +12,11 @@ use crate::identity::{Attribute, FieldSource, key, normal};
 use crate::request::{Target, fields};
 
 #[allow(missing_docs)]
+mod owned;
+#[allow(missing_docs)]
 mod values;
 
+pub use owned::{OwnedHit, client, client_hash};
 pub use values::{AttributeValues, MAX_VALUES};
 
 /// The target, the identities, and the cost.

@@ -12,7 +12,7 @@ use crate::admin::request::AdminRequest;
 use crate::admin::response::AdminResponse;
 use crate::admin::{
     Admin, activity, allow, audit, bans, caller, dashboard, decisions, enforce, explain, health, keys, live,
-    log, openapi, overrides, queue, rules, series, top,
+    log, openapi, overrides, queue, rules, series, simulate, top,
 };
 use crate::connection::FullResponse;
 use crate::metrics;
@@ -107,6 +107,12 @@ pub static ROUTES: &[AdminRoute] = &[
     read("/v1/top", |call| buffered(top::list(call))),
     read("/v1/activity", |call| buffered(activity::list(call))),
     read("/v1/decisions", |call| buffered(decisions::list(call))),
+    AdminRoute {
+        methods: "POST",
+        path: "/v1/simulate",
+        role: Some(Role::Read),
+        handler: |call| buffered(simulate::simulate(call)),
+    },
     read("/v1/audit", |call| buffered(audit::list(call))),
     admin("POST", "/v1/audit/{version}/rollback", |call| buffered(audit::rollback(call))),
     read("/v1/queue", |call| buffered(queue::list(call))),

@@ -55,11 +55,7 @@ impl InputFile {
 
     /// Whether it starts like a list, not like a configuration.
     pub fn is_list(&self) -> bool {
-        let mut content = self.text().trim_start_matches('\u{feff}').lines().filter(|line| {
-            let line = line.trim();
-            !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
-        });
-        content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
+        is_list(self.text())
     }
 
     /// A configuration, which was read from `path`.
@@ -78,4 +74,12 @@ impl InputFile {
         });
         read.map_err(|problems| problems.in_file(&self.name))
     }
+}
+/// Whether a text starts like a list, not like a configuration.
+pub fn is_list(text: &str) -> bool {
+    let mut content = text.trim_start_matches('\u{feff}').lines().filter(|line| {
+        let line = line.trim();
+        !line.is_empty() && !line.starts_with('#') && !line.starts_with("---")
+    });
+    content.next().is_some_and(|line| line.trim_start().starts_with(['-', '[']))
 }

@@ -23,7 +23,7 @@ mod report;
 mod timeline;
 
 use comparison::Comparison;
-use replay::Simulation;
+pub use replay::Simulation;
 use timeline::Timeline;
 
 #[derive(Args)]
@@ -153,9 +153,9 @@ fn simulate(args: &SimulateArgs) -> Result<Exit, Exit> {
 }
 
 /// A policy, and the memory of its counters.
-struct SimulationPlan {
-    policy: PolicySnapshot,
-    memory_bytes: usize,
+pub struct SimulationPlan {
+    pub policy: PolicySnapshot,
+    pub memory_bytes: usize,
 }
 
 /// Counters of one simulation take no more: two of them and the rest fit half a gigabyte.
@@ -166,10 +166,7 @@ fn load_policy(file: &Path) -> Result<SimulationPlan, Problems> {
     let input = input_file::read(file)?;
     let in_file = |problems: Problems| problems.in_file(&input.name);
     if input.is_list() {
-        let rules = for_each_rule(input.text(), Vec::new, |rules, read| rules.push(read.rule));
-        let parts = PolicyParts { rules: rules.map_err(in_file)?, ..PolicyParts::default() };
-        let policy =
-            PolicySnapshot::new(parts).map_err(|error| in_file(Problem::new(None, "rules", error).into()))?;
+        let policy = policy_of_list(input.text()).map_err(in_file)?;
         return Ok(SimulationPlan { policy, memory_bytes: MAX_MEMORY_BYTES });
     }
     let mut config = input.config(file)?;
@@ -181,6 +178,17 @@ fn load_policy(file: &Path) -> Result<SimulationPlan, Problems> {
         ));
     }
     Ok(SimulationPlan { policy, memory_bytes: config.memory_bytes.min(MAX_MEMORY_BYTES) })
+}
+
+/// The policy of a list of rules, or of a configuration.
+pub fn policy_of(text: &str) -> Result<PolicySnapshot, Problems> {
+    if input_file::is_list(text) { policy_of_list(text) } else { PolicySnapshot::from_yaml(text) }
+}
+
+fn policy_of_list(text: &str) -> Result<PolicySnapshot, Problems> {
+    let rules = for_each_rule(text, Vec::new, |rules, read| rules.push(read.rule))?;
+    let parts = PolicyParts { rules, ..PolicyParts::default() };
+    PolicySnapshot::new(parts).map_err(|error| Problem::new(None, "rules", error).into())
 }
 
 #[cfg(test)]

@@ -1,27 +1,24 @@
 //! Decisions of one thread since they were last merged: counts by rule and by key.
 //!
-//! Bounded: a batch that is full is merged at once. The text of a key is made for the first keys of a batch, and for
-//! keys that occur again: making one for every key of a flood would cost more than the decision.
+//! Bounded: a batch that is full is merged at once. The texts of keys are made within a budget per second, and mostly
+//! for keys that occur again: making one for every key of a flood would cost as much as the decision.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tollgate::internal::engine::LogKeys;
 use tollgate::internal::rule::RuleId;
 use tollgate::internal::verdict::{LimitVerdict, Reason, VerdictId};
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
 
-use super::key_text::{MAX_KEY_TEXT, SHARED_TEXT_BYTES, key_text};
+use super::key_text::{KeyTexts, MAX_KEY_TEXT, SHARED_TEXT_BYTES};
 use super::latencies::Latencies;
 
 /// Different keys in a batch.
-pub const MAX_KEYS: usize = 1_024;
+pub const MAX_KEYS: usize = 512;
 /// Different rules in a batch.
 pub const MAX_RULES: usize = 128;
-/// Keys of a batch whose text is made at their first decision.
-const MAX_FIRST_TEXTS: usize = 256;
 /// Decisions of a batch that are listed, per outcome.
 pub const MAX_LISTED: usize = 32;
 /// Decisions of a batch that are listed for one key, so that one client does not replace all others.
@@ -171,13 +168,13 @@ impl DecisionBatch {
     }
 
     /// Counts a decision. The batch must not be full.
-    pub fn record(&mut self, decided: &Decided<'_, '_>, log_keys: LogKeys) {
+    pub fn record(&mut self, decided: &Decided<'_, '_>, texts: &KeyTexts) {
         let verdict = decided.verdict;
         if let Some(latency) = decided.latency {
             self.latencies.record(latency);
         }
         match (verdict.allowed, verdict.reason) {
-            (_, Reason::Ban) => return self.record_ban(decided, log_keys),
+            (_, Reason::Ban) => return self.record_ban(decided, texts),
             (true, _) => self.totals.allowed += 1,
             (false, _) => self.totals.denied += 1,
         }
@@ -204,7 +201,7 @@ impl DecisionBatch {
                 }
             };
             if first.is_counted() {
-                let key = self.key_slot(decided, first, rule, log_keys);
+                let key = self.key_slot(decided, first, rule, texts);
                 let count = &mut self.keys[key];
                 count.allowed += u32::from(verdict.allowed);
                 count.denied += u32::from(outcome == RuleOutcome::Denied);
@@ -232,14 +229,14 @@ impl DecisionBatch {
 
     /// A request of a banned client has no rule.
     #[cold]
-    fn record_ban(&mut self, decided: &Decided<'_, '_>, log_keys: LogKeys) {
+    fn record_ban(&mut self, decided: &Decided<'_, '_>, texts: &KeyTexts) {
         static HASH: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         self.totals.banned += 1;
         let Some((banned, _)) = decided.verdict.ban.as_deref() else { return };
         let fingerprint = HASH.hash_one(banned);
         let found = self.key_index.find(fingerprint, |at| self.keys[at].fingerprint == fingerprint);
         let key = found.unwrap_or_else(|slot| {
-            let text = Some(key_text(banned, fingerprint, log_keys));
+            let text = texts.is_first_made().then(|| texts.make(banned, fingerprint));
             self.insert_key(slot, fingerprint, None, text)
         });
         self.keys[key].denied += 1;
@@ -269,22 +266,22 @@ impl DecisionBatch {
         decided: &Decided<'_, '_>,
         limit: &LimitVerdict,
         rule: usize,
-        log_keys: LogKeys,
+        texts: &KeyTexts,
     ) -> usize {
         let fingerprint = limit.key().to_bits();
         let text = || {
             let key = decided.policy.key_of(decided.hit, &limit.rule)?;
-            Some(key_text(&key, fingerprint, log_keys))
+            Some(texts.make(&key, fingerprint))
         };
         match self.key_index.find(fingerprint, |at| self.keys[at].fingerprint == fingerprint) {
             Ok(at) => {
-                if self.keys[at].text.is_none() {
+                if self.keys[at].text.is_none() && texts.is_recurring_made() {
                     self.keys[at].text = text();
                 }
                 at
             }
             Err(slot) => {
-                let text = if self.keys.len() < MAX_FIRST_TEXTS { text() } else { None };
+                let text = if texts.is_first_made() { text() } else { None };
                 self.insert_key(slot, fingerprint, Some(rule as u16), text)
             }
         }

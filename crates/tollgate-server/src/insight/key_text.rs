@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate::internal::engine::LogKeys;
 use tollgate::internal::identity::Key;
@@ -13,6 +14,46 @@ pub const MAX_KEY_TEXT: usize = 128;
 pub const SHARED_TEXT_BYTES: usize = 16;
 /// `…#` and a mark of 16 digits.
 const CUT_MARK_LEN: usize = "…#".len() + 16;
+
+/// Makes texts of keys, at most [`PER_SECOND`](Self::PER_SECOND) in each second.
+pub struct KeyTexts {
+    log_keys: LogKeys,
+    left: AtomicU32,
+}
+
+impl KeyTexts {
+    /// Keys that occur once have half of them; the rest is for keys that occur again.
+    const PER_SECOND: u32 = 1_024;
+
+    pub fn new(log_keys: LogKeys) -> KeyTexts {
+        KeyTexts { log_keys, left: AtomicU32::new(Self::PER_SECOND) }
+    }
+
+    /// Whether a text is made at the first occurrence of a key.
+    pub fn is_first_made(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > Self::PER_SECOND / 2
+    }
+
+    pub fn is_recurring_made(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    pub fn make(&self, key: &Key, mark: u64) -> Arc<str> {
+        // Two threads may take the same one: the budget is approximate.
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        key_text(key, mark, self.log_keys)
+    }
+
+    /// Begins a new second.
+    pub fn refill(&self) {
+        self.left.store(Self::PER_SECOND, Ordering::Relaxed);
+    }
+
+    pub fn log_keys(&self) -> LogKeys {
+        self.log_keys
+    }
+}
 
 /// The text of a key. `mark` is a fingerprint of the key: the same key has the same mark during the lifetime of the
 /// process.

@@ -201,3 +201,36 @@ fn series_activity_and_decisions_agree() {
     assert_eq!(server.admin("GET", "/v1/series?rule=none", "").status, 404);
     assert_eq!(server.admin("GET", "/v1/series?from=x", "").status, 400);
 }
+
+#[test]
+fn other_rules_are_tried_on_the_requests_of_the_last_minutes() {
+    let server = Server::start(RULES);
+    attack(&server, 8);
+    server.check(&json!({ "method": "POST", "path": "/login", "ip": "192.0.2.2" }));
+    let simulate = |rules: &str| {
+        server.admin("POST", "/v1/simulate", json!({ "rules": rules, "sample": "live" }).to_string())
+    };
+    let tried = simulate("- { id: login, match: POST /login, key: ip, limit: 6/h }").json();
+    assert_eq!(
+        (&tried["requests"], &tried["denied"], &tried["sampled_one_in"]),
+        (&json!(9), &json!(2), &json!(1))
+    );
+    assert_eq!(tried["by_rule"], json!([{ "rule": "login", "requests": 9, "denied": 2, "clients": 1 }]));
+    assert_eq!(tried["clients"][0], json!({ "key": "ip:192.0.2.1", "requests": 8, "denied": 2 }));
+    assert_eq!(
+        (&tried["compare"]["denied"], &tried["compare"]["by_rule"][0]["denied"]),
+        (&json!(5), &json!(5))
+    );
+    let whole = simulate("rules: [{ id: login, match: POST /login, key: ip, limit: 1/h }]").json();
+    assert_eq!(whole["denied"], 7);
+    assert_eq!(server.admin("GET", "/v1/rules/login", "").json()["limits"], json!(["3/h"]));
+    assert_eq!(
+        server.admin("GET", "/v1/activity?rule=login", "").json()["rules"][0]["allowed"],
+        4,
+        "nothing is counted"
+    );
+    for wrong in ["- { id: x }", "rules: ["] {
+        assert_eq!(simulate(wrong).status, 400, "{wrong}");
+    }
+    assert_eq!(server.admin("POST", "/v1/simulate", r#"{"rules":"","sample":"x"}"#).status, 400);
+}
