@@ -13,6 +13,7 @@ use tollgate::internal::request::{fields, host};
 use crate::log_rate::LogLimiter;
 use crate::response::ProblemDetails;
 use crate::tokens::{Role, Tokens};
+use crate::trace_id::TraceId;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -96,7 +97,8 @@ pub fn log_refused(
         let path = path.join("/");
         let method = request.method();
         let detail = &problem.detail;
-        tracing::warn!(status, path, %method, caller, "{api} call refused: {detail}");
+        let trace_id = TraceId::of(request.headers()).map(tracing::field::display);
+        tracing::warn!(status, path, %method, caller, trace_id, "{api} call refused: {detail}");
     });
 }
 

@@ -23,6 +23,7 @@ mod line;
 mod output;
 mod writer;
 
+use crate::trace_id::TraceId;
 use output::Output;
 use writer::Writer;
 
@@ -97,6 +98,7 @@ struct DecisionRecord {
     cost: u64,
     remaining: Option<u64>,
     retry_after: Option<Duration>,
+    trace: Option<TraceId>,
 }
 
 impl DecisionLog {
@@ -122,7 +124,13 @@ impl DecisionLog {
     }
 
     /// Enqueues a decision if the sample includes it. Never blocks.
-    pub fn record(&self, engine: &EngineCore, hit: &Hit<'_>, verdict: &EngineVerdict) {
+    pub fn record(
+        &self,
+        engine: &EngineCore,
+        hit: &Hit<'_>,
+        verdict: &EngineVerdict,
+        trace: Option<TraceId>,
+    ) {
         if verdict.allowed && self.config.sample == Sample::Denied {
             return;
         }
@@ -148,6 +156,7 @@ impl DecisionLog {
             cost: hit::cost(hit),
             remaining: reported.map(|limit| limit.remaining()),
             retry_after: verdict.retry_after,
+            trace,
         };
         if self.queue.try_send(record).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);

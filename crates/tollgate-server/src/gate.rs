@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use hyper::HeaderMap;
 use tollgate::internal::ban::Ban;
 use tollgate::internal::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
 use tollgate::internal::headers::HeaderStyle;
@@ -34,6 +35,7 @@ use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
 use crate::ticket::{KeyScope, Tickets};
 use crate::tls::ListenerTls;
+use crate::trace_id::TraceId;
 
 mod central;
 mod reloads;
@@ -107,6 +109,8 @@ pub struct GateSnapshot {
     pub live: Arc<LiveSettings>,
     /// The fields that rules, settings and bans need of a request.
     pub fields: Arc<FieldSelection>,
+    /// The trace of the request, if decisions are logged.
+    pub trace: Option<TraceId>,
 }
 
 impl Gate {
@@ -146,7 +150,12 @@ impl Gate {
         // In this order: the fields that a policy needs are selected before it comes into force.
         let policy = self.engine.policy();
         let fields = self.field_selection.load_full();
-        GateSnapshot { policy, fields, live: self.live.load_full() }
+        GateSnapshot { policy, fields, live: self.live.load_full(), trace: None }
+    }
+
+    /// The trace that a request's headers name, if decisions are logged.
+    pub fn trace(&self, headers: &HeaderMap) -> Option<TraceId> {
+        self.live.load().decision_log.as_ref().and_then(|_| TraceId::of(headers))
     }
 
     /// Refunds the charges of a verdict, except for what time has given back already.
@@ -269,7 +278,7 @@ impl Gate {
 
     fn log_decision(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, verdict: &EngineVerdict) {
         if let Some(log) = &snapshot.live.decision_log {
-            log.record(&self.engine, hit, verdict);
+            log.record(&self.engine, hit, verdict, snapshot.trace);
         }
     }
 
@@ -364,6 +373,10 @@ impl Settle for Gate {
 }
 
 impl GateSnapshot {
+    pub fn with_trace(self, trace: Option<TraceId>) -> GateSnapshot {
+        GateSnapshot { trace, ..self }
+    }
+
     /// Adds the claims of a verified bearer token. A token that does not verify adds nothing; rules that count by a
     /// claim deny a request with two different tokens.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {

@@ -38,6 +38,7 @@ mod systemd;
 mod ticket;
 mod tls;
 mod tokens;
+mod trace_id;
 mod transport;
 
 #[cfg(feature = "testing")]

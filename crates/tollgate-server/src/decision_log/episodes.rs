@@ -139,6 +139,7 @@ mod tests {
             cost: 1,
             remaining: Some(0),
             retry_after: Some(Duration::from_micros(1)),
+            trace: None,
         }
     }
 

@@ -20,6 +20,8 @@ struct DecisionLine<'a> {
     cost: u64,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
 }
 
 /// The limiting of a key, at its beginning and at its end.
@@ -65,6 +67,7 @@ impl Lines {
             cost: record.cost,
             remaining: record.remaining,
             retry_after_ms: record.retry_after.map(|wait| wait.as_nanos().div_ceil(1_000_000) as u64),
+            trace_id: record.trace.map(|trace| trace.to_string()),
         });
     }
 

@@ -136,6 +136,7 @@ mod tests {
             cost: 1,
             remaining: None,
             retry_after: None,
+            trace: None,
         }
     }
 

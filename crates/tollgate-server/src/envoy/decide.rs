@@ -15,6 +15,7 @@ use super::hit::{counter_hit, counter_key, rules_hit};
 use super::request::{Descriptor, RateLimitRequest, RequestError};
 use super::{Compat, EnvoyLimits, overrides};
 use crate::gate::{Gate, GateSnapshot};
+use crate::trace_id::TraceId;
 
 /// One decision of a request.
 struct Question<'q> {
@@ -47,9 +48,13 @@ impl Answered {
 
 /// Decides a request. A denied descriptor leaves the counters of all of them as they were, unless requests are counted
 /// as envoyproxy/ratelimit does.
-pub async fn decide(gate: &Gate, request: &RateLimitRequest<'_>) -> Result<RateLimitAnswer, RequestError> {
+pub async fn decide(
+    gate: &Gate,
+    request: &RateLimitRequest<'_>,
+    trace: Option<TraceId>,
+) -> Result<RateLimitAnswer, RequestError> {
     request.validate()?;
-    let snapshot = gate.snapshot();
+    let snapshot = gate.snapshot().with_trace(trace);
     let now = gate.now();
     let limits = &snapshot.live.envoy;
     let questions = questions(&snapshot, limits, request, now);

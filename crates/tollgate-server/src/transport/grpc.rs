@@ -14,6 +14,7 @@ use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
 use h2::{Ping, PingPong, RecvStream};
 use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Interval, MissedTickBehavior, interval_at, timeout};
@@ -242,7 +243,7 @@ async fn handle(
         _ => Transport::Grpc,
     };
     let called = match calls.authorize(head.uri.path(), &head.headers, peer) {
-        Ok(()) => calls.call(head.uri.path(), Incoming::new(body), &mut response, shutdown).await,
+        Ok(()) => calls.call(&head, Incoming::new(body), &mut response, shutdown).await,
         Err(refused) => Err(refused),
     };
     let status = match &called {
@@ -286,22 +287,25 @@ impl Calls {
 
     async fn call(
         &self,
-        path: &str,
+        head: &Parts,
         incoming: Incoming,
         response: &mut Outgoing,
         shutdown: Shutdown,
     ) -> Result<RequestStatus, CallError> {
+        let path = head.uri.path();
+        let gate = &self.gate;
+        let trace = gate.trace(&head.headers);
         let unknown = || CallError::new(Code::Unimplemented, format!("there is no method {path}"));
         let (service, method) = split(path).ok_or_else(unknown)?;
         let single = |incoming: Incoming| incoming.single(BODY_TIMEOUT);
         match (service, method) {
             (rate_limit::SERVICE, "ShouldRateLimit") => match single(incoming).await {
                 Err(error) if error.is_too_long() => return Ok(rate_limit::deny(response)),
-                message => return rate_limit::should_rate_limit(&self.gate, &message?, response).await,
+                message => return rate_limit::should_rate_limit(gate, &message?, response, trace).await,
             },
             (authorization::SERVICE, "Check") => match single(incoming).await {
                 Err(error) if error.is_too_long() => return Ok(authorization::deny(response).await),
-                message => return authorization::check(&self.gate, &message?, response).await,
+                message => return authorization::check(gate, &message?, response, trace).await,
             },
             (health::SERVICE, "Check") => health::check(&single(incoming).await?, &shutdown, response),
             (health::SERVICE, "Watch") => health::watch(&single(incoming).await?, shutdown, response).await,

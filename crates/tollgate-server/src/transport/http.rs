@@ -18,6 +18,7 @@ use crate::metrics::{RequestStatus, Transport};
 use crate::receipt;
 use crate::response::{self, ProblemDetails};
 use crate::tokens::{Role, Tokens};
+use crate::trace_id::TraceId;
 
 mod check_request;
 mod check_response;
@@ -143,15 +144,17 @@ async fn route(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
         "/v1/check/batch" => batch(gate, request).await,
         "/v1/settle" => settle_receipt(gate, request).await,
         rate_limit_json::PATH => {
-            rate_limit_json::decide(gate, &read_body(request, MAX_CHECK_BYTES).await?).await
+            let trace = gate.trace(request.headers());
+            rate_limit_json::decide(gate, &read_body(request, MAX_CHECK_BYTES).await?, trace).await
         }
         _ => request_allowed(gate, &request).await,
     }
 }
 
 async fn check(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
+    let trace = gate.trace(request.headers());
     let body = read_body(request, MAX_CHECK_BYTES).await?;
-    respond(gate, &CheckRequest::parse(&body)?).await
+    respond(gate, &CheckRequest::parse(&body)?, trace).await
 }
 
 async fn settle_receipt(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
@@ -160,6 +163,7 @@ async fn settle_receipt(gate: &Gate, request: Request<Incoming>) -> Result<FullR
 }
 
 async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
+    let trace = gate.trace(request.headers());
     let body = read_body(request, MAX_BATCH_BYTES).await?;
     let checks = CheckRequest::parse_batch(&body)?;
     if checks.len() > MAX_BATCH {
@@ -170,7 +174,7 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
     let hits = checks.iter().enumerate().map(|(n, each)| each.hit().map_err(|problem| in_item(n, problem)));
     let hits = hits.collect::<Result<Vec<_>, _>>()?;
     let now = gate.now();
-    let snapshot = gate.snapshot();
+    let snapshot = gate.snapshot().with_trace(trace);
     let hits: Vec<_> = hits.into_iter().map(|hit| snapshot.identify(hit, now)).collect();
     let mut verdicts = Vec::with_capacity(checks.len());
     let mut rest = hits.as_slice();
@@ -197,7 +201,7 @@ fn in_item(n: usize, problem: ProblemDetails) -> ProblemDetails {
 
 async fn request_allowed(gate: &Gate, request: &Request<Incoming>) -> Result<FullResponse, ProblemDetails> {
     let query = request.uri().query().unwrap_or_default();
-    respond(gate, &CheckRequest::from_query(query)?).await
+    respond(gate, &CheckRequest::from_query(query)?, gate.trace(request.headers())).await
 }
 
 impl CheckRequest<'_> {
@@ -223,8 +227,12 @@ impl CheckRequest<'_> {
 }
 
 /// The verdict with its headers.
-async fn respond(gate: &Gate, check: &CheckRequest<'_>) -> Result<FullResponse, ProblemDetails> {
-    let snapshot = gate.snapshot();
+async fn respond(
+    gate: &Gate,
+    check: &CheckRequest<'_>,
+    trace: Option<TraceId>,
+) -> Result<FullResponse, ProblemDetails> {
+    let snapshot = gate.snapshot().with_trace(trace);
     let now = gate.now();
     let verdict = check.decide(gate, &snapshot, now).await?;
     let mut answer = response::json(response::status(&verdict), &check.response(gate, &verdict, now));

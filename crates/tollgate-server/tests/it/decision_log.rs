@@ -66,6 +66,40 @@ fn a_key_under_attack_is_five_lines_without_its_text() {
 }
 
 #[test]
+fn a_line_names_the_trace_of_its_request_on_every_transport() {
+    let folder = Folder::new();
+    folder.configure(&format!(
+        "trusted_proxies: [127.0.0.1]\nupstreams: ['http://127.0.0.1:1']\ndecision_log: {{ to: {LOG}, sample: all }}\n"
+    ));
+    let server = Server::start_in(&folder);
+    let traced = |number: u32| format!("00-{number:032x}-00f067aa0ba902b7-01");
+    let gateway = |trace: &str| {
+        let named = ["method", "uri", "host", "for"].map(|name| format!("x-forwarded-{name}"));
+        let values = ["GET", "/", "a", "203.0.113.1"];
+        let mut headers: Vec<_> = named.iter().map(String::as_str).zip(values).collect();
+        headers.push(("traceparent", trace));
+        Client::to(server.http).request("GET", "/v1/forward-auth", &headers, b"").status
+    };
+    let send = |method: &str, path: &str, trace: &str, body: &str| {
+        Client::to(server.http).request(method, path, &[("traceparent", trace)], body.as_bytes()).status
+    };
+    let check = r#"{ "user": "ann" }"#;
+    let descriptor =
+        r#"{ "domain": "a", "descriptors": [{ "entries": [{ "key": "user", "value": "ann" }] }] }"#;
+    assert_eq!(send("POST", "/v1/check", &traced(1), check), 200);
+    assert_eq!(send("POST", "/v1/check/batch", &traced(2), &format!("[{check}]")), 200);
+    assert_eq!(send("POST", "/json", &traced(3), descriptor), 200);
+    assert_eq!(gateway(&traced(4)), 200);
+    let through = [("host", "a"), ("traceparent", &*traced(5))];
+    assert_eq!(Client::to(server.proxy).request("GET", "/", &through, b"").status, 502);
+    assert_eq!(send("POST", "/v1/check", "not a trace", check), 200);
+    eventually("all decisions are written", || lines(&folder).len() == 6);
+    let traces: Vec<_> = lines(&folder).iter().map(|line| line["trace_id"].clone()).collect();
+    let expected: Vec<_> = (1..=5).map(|number| json!(format!("{number:032x}"))).collect();
+    assert_eq!((&traces[..5], &traces[5]), (&expected[..], &Value::Null));
+}
+
+#[test]
 fn all_decisions_of_every_transport_are_written_and_a_key_may_hold_anything() {
     let folder = Folder::new();
     folder.configure(&format!("log_keys: plain\ndecision_log: {{ to: {LOG}, sample: all }}\n{RULES}"));

@@ -21,15 +21,25 @@ use crate::gate::{Gate, GateSnapshot};
 use crate::metrics::RequestStatus;
 use crate::request_head;
 use crate::response::ProblemDetails;
+use crate::trace_id::TraceId;
 
 pub const SERVICE: &str = "envoy.service.auth.v3.Authorization";
 
-pub async fn check(gate: &Gate, message: &[u8], response: &mut Outgoing) -> Result<RequestStatus, CallError> {
+/// The trace of the call is that of the request, unless Envoy sends none.
+pub async fn check(
+    gate: &Gate,
+    message: &[u8],
+    response: &mut Outgoing,
+    trace: Option<TraceId>,
+) -> Result<RequestStatus, CallError> {
     let described = DescribedRequest::read(message)?;
     let peer = described.peer()?;
     let snapshot = gate.snapshot();
     let answer = match described.parts(&snapshot) {
-        Ok((parts, host)) => request_head::decide(gate, &snapshot, &parts, &host, peer).await,
+        Ok((parts, host)) => {
+            let snapshot = snapshot.with_trace(trace.or_else(|| gate.trace(&parts.headers)));
+            request_head::decide(gate, &snapshot, &parts, &host, peer).await
+        }
         Err((problem, format)) => error_response::problem(problem, format),
     };
     Ok(send(answer, response).await)

@@ -14,6 +14,7 @@ use crate::envoy::{
 };
 use crate::gate::Gate;
 use crate::metrics::RequestStatus;
+use crate::trace_id::TraceId;
 
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
@@ -21,9 +22,10 @@ pub async fn should_rate_limit(
     gate: &Gate,
     message: &[u8],
     response: &mut Outgoing,
+    trace: Option<TraceId>,
 ) -> Result<RequestStatus, CallError> {
     let request = read_request(message)?;
-    let answer = envoy::decide(gate, &request).await?;
+    let answer = envoy::decide(gate, &request, trace).await?;
     response.send(|message| write_answer(message, &request, &answer)).ok();
     Ok(if answer.is_over_limit() { RequestStatus::OverLimit } else { RequestStatus::Grpc(status::OK) })
 }

@@ -33,7 +33,7 @@ pub async fn decide(
     request: Request<Incoming>,
     peer: IpAddr,
 ) -> FullResponse {
-    let snapshot = gate.snapshot();
+    let snapshot = gate.snapshot().with_trace(gate.trace(request.headers()));
     if let Err(problem) = require_trusted(&snapshot, peer) {
         let refused = (Box::default(), problem);
         access.log_refused(&request, &refused);

@@ -13,14 +13,19 @@ use crate::envoy::{
 use crate::gate::Gate;
 use crate::json_body::{self, JsonObject};
 use crate::response::{self, ProblemDetails};
+use crate::trace_id::TraceId;
 
 pub const PATH: &str = "/json";
 
 /// Decides a request: 200, or 429 if it is over a limit.
-pub async fn decide(gate: &Gate, body: &[u8]) -> Result<FullResponse, ProblemDetails> {
+pub async fn decide(
+    gate: &Gate,
+    body: &[u8],
+    trace: Option<TraceId>,
+) -> Result<FullResponse, ProblemDetails> {
     let JsonObject(request) = json_body::parse::<JsonObject<RequestJson<'_>>>(body)?;
     let request = request.into_request();
-    let answer = envoy::decide(gate, &request).await;
+    let answer = envoy::decide(gate, &request, trace).await;
     let answer = answer.map_err(|error| ProblemDetails::bad_field("body", error.to_string()))?;
     let status = if answer.is_over_limit() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     Ok(response::json(status, &answer_json(&answer)))

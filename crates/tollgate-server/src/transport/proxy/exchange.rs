@@ -80,7 +80,8 @@ impl ConnectionContext {
     /// Handles one request.
     pub async fn exchange(&self, request: Request<Incoming>) -> Response<ResponseBody> {
         let accept = request.headers().get(ACCEPT).cloned();
-        let snapshot = self.proxy.gate.snapshot();
+        let gate = &self.proxy.gate;
+        let snapshot = gate.snapshot().with_trace(gate.trace(request.headers()));
         let header_style = snapshot.live.headers;
         let response = match self.serve(request, snapshot).await {
             Ok(response) => response,
