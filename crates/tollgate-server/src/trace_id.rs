@@ -21,10 +21,12 @@ impl TraceId {
         if values.next().is_some() {
             return None;
         }
-        TraceId::parse(value.to_str().ok()?)
+        TraceId::parse(value.as_bytes())
     }
 
-    fn parse(value: &str) -> Option<TraceId> {
+    /// The trace of a value of the header.
+    pub fn parse(value: &[u8]) -> Option<TraceId> {
+        let value = std::str::from_utf8(value).ok()?;
         // Later versions may append fields.
         let (known, rest) = value.split_at_checked(LENGTH)?;
         let mut fields = known.split('-');

@@ -29,6 +29,7 @@ use crate::gate::Gate;
 use crate::metrics::{RequestStatus, Transport};
 use crate::response::{self, ProblemDetails};
 use crate::tokens::Role;
+use crate::trace_id::TraceId;
 
 /// The buffers of an idle connection.
 const IDLE_BYTES: usize = 2 << 10;
@@ -153,8 +154,10 @@ impl<'s> PlainCalls<'s> {
     async fn answer_next(&mut self, from: usize) -> Next {
         let local_host = &mut self.local_host;
         let mut is_served = |head: &PlainHead<'_>| is_authorized(self.access, local_host, head);
-        let (length, body) = match self.scanner.scan(&self.input[from..]) {
-            Scanned::Call { head, body } if is_served(&head) => (head.bytes + head.body_bytes, body),
+        let (length, body, traceparent) = match self.scanner.scan(&self.input[from..]) {
+            Scanned::Call { head, body } if is_served(&head) => {
+                (head.bytes + head.body_bytes, body, head.traceparent)
+            }
             Scanned::PartialBody(Some(head)) if is_served(&head) => return Next::PartialBody,
             Scanned::PartialBody(None) => return Next::PartialBody,
             Scanned::PartialHead => return Next::PartialHead,
@@ -164,6 +167,9 @@ impl<'s> PlainCalls<'s> {
         };
         let Ok(check) = CheckRequest::parse(body) else { return Next::NotPlain };
         let snapshot = self.gate.snapshot();
+        let is_logged = snapshot.live.decision_log.is_some();
+        let trace = traceparent.filter(|_| is_logged).and_then(TraceId::parse);
+        let snapshot = snapshot.with_trace(trace);
         let now = self.gate.now();
         let Ok(verdict) = check.decide(self.gate, &snapshot, now).await else { return Next::NotPlain };
         self.body.clear();

@@ -88,6 +88,7 @@ pub struct PlainHead<'a> {
     pub body_bytes: usize,
     pub host: &'a [u8],
     pub bearer: Option<&'a str>,
+    pub traceparent: Option<&'a [u8]>,
 }
 
 /// Parses a head. One without a single Host and a single Content-Length is not plain, nor is one with a header that
@@ -105,6 +106,7 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
     let mut host = None;
     let mut body_bytes = None;
     let mut bearer = None;
+    let mut traceparent = None;
     for header in headers {
         let is_plain = match field(header.name) {
             Field::Host => host.replace(header.value).is_none(),
@@ -115,6 +117,7 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
                 .ok()
                 .and_then(fields::bearer)
                 .is_some_and(|token| bearer.replace(token).is_none()),
+            Field::Trace => traceparent.replace(header.value).is_none(),
             Field::Connection => header.value.eq_ignore_ascii_case(b"keep-alive"),
             Field::NotPlain => false,
             Field::Ignored => true,
@@ -124,7 +127,9 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
         }
     }
     match (host, body_bytes) {
-        (Some(host), Some(body_bytes)) => Head::Plain(PlainHead { bytes: length, body_bytes, host, bearer }),
+        (Some(host), Some(body_bytes)) => {
+            Head::Plain(PlainHead { bytes: length, body_bytes, host, bearer, traceparent })
+        }
         _ => Head::Other,
     }
 }
@@ -133,6 +138,7 @@ enum Field {
     Host,
     Length,
     Authorization,
+    Trace,
     Connection,
     /// Changes the framing, the connection or the access.
     NotPlain,
@@ -147,6 +153,7 @@ fn field(name: &str) -> Field {
         6 if is("origin") || is("expect") => Field::NotPlain,
         7 if is("upgrade") || is("trailer") => Field::NotPlain,
         10 if is("connection") => Field::Connection,
+        11 if is("traceparent") => Field::Trace,
         13 if is("authorization") => Field::Authorization,
         14 if is("content-length") => Field::Length,
         14 if is("sec-fetch-site") || is("http2-settings") => Field::NotPlain,
@@ -171,13 +178,19 @@ mod tests {
     #[test]
     fn a_plain_head_is_parsed_wherever_it_is_cut() {
         let call = format!(
-            "{START}Authorization: Bearer abc\r\nUser-Agent: x\r\nConnection: Keep-Alive\r\n\r\n{{}}"
+            "{START}Authorization: Bearer abc\r\nTraceparent: 00\r\nConnection: Keep-Alive\r\n\r\n{{}}"
         );
         let end = call.len() - 2;
         for cut in 0..end {
             assert_eq!(parse_head(&call.as_bytes()[..cut]), Head::Partial, "{cut}");
         }
-        let head = PlainHead { bytes: end, body_bytes: 2, host: b"localhost", bearer: Some("abc") };
+        let head = PlainHead {
+            bytes: end,
+            body_bytes: 2,
+            host: b"localhost",
+            bearer: Some("abc"),
+            traceparent: Some(b"00"),
+        };
         assert_eq!(parse_head(call.as_bytes()), Head::Plain(head));
     }
 
@@ -193,6 +206,7 @@ mod tests {
             "Connection: upgrade\r\n",
             "Origin: http://localhost\r\n",
             "Sec-Fetch-Site: none\r\n",
+            "Traceparent: a\r\nTraceparent: b\r\n",
             "Authorization: Basic abc\r\n",
             "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",
             "a b: c\r\n",
