@@ -34,6 +34,7 @@ def metrics() -> str:
     def page() -> str:
         return call(node().admin_port, "GET", "/metrics").text
 
+    call(node().http, "POST", "/v1/check", '{ "method": "POST", "path": "/login", "user": "ann" }')
     late = ("tollgate_rules_copy_version", "tollgate_rules_db_lag_changes")
     wait_until("the local copy is written, and the lag is known", lambda: all(name in page() for name in late))
     return page()

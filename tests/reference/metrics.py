@@ -9,8 +9,8 @@ INTRODUCTION = """Every metric with the help text that `/metrics` has. Which to 
 [operations](../operations.md#metrics). Values of `rule`, `server`, `upstream` and `version` come from the configuration,
 never from clients; `status` has one of about fifty values.
 """
-# Their values depend on the configuration.
-OPEN_LABELS = {"rule", "server", "status", "upstream", "version", "le"}
+# Their values depend on the configuration, on requests, or on which ports are free.
+OPEN_LABELS = {"listener", "rule", "server", "status", "upstream", "version", "le"}
 SUFFIXES = {"counter": "_total", "info": "_info"}
 
 

@@ -20,6 +20,7 @@ use crate::gate::{Gate, Reloads};
 use crate::queue::QueuedState;
 use crate::transport::proxy::Proxy;
 
+mod activity;
 mod central;
 mod decision_times;
 mod histogram;
@@ -88,6 +89,9 @@ impl Collector for MetricsPage {
         page.requests(&gate.requests)?;
         page.connections(&gate.connections)?;
         page.decisions(gate)?;
+        if let Some(insight) = gate.insight.get() {
+            page.activity(&insight.data())?;
+        }
         page.bans_and_rules(gate, now)?;
         page.memory_store(gate, now)?;
         if let Some(saving) = gate.saving.get() {

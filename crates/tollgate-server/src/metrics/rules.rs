@@ -13,7 +13,7 @@ use crate::metrics::writer::MetricsWriter;
 /// Rules with series of their own.
 const MAX_RULES: usize = 1_000;
 /// The label of all other rules together. A rule of this name is one of them.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 
 /// The rules that have series of their own, from one scrape to the next: a rule keeps its series while it is in force.
 #[derive(Default)]

@@ -76,6 +76,11 @@ impl Samples<'_> {
         }
         encode(&mut self.encoder.encode_family(&labels)?, self.kind, value)
     }
+
+    /// A sample of a gauge.
+    pub(super) fn sample_ratio(&mut self, labels: &[(&str, &str)], value: f64) -> fmt::Result {
+        self.encoder.encode_family(&labels)?.encode_gauge(&value)
+    }
 }
 
 fn encode(encoder: &mut MetricEncoder<'_>, kind: SampleKind, value: u64) -> fmt::Result {

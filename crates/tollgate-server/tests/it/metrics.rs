@@ -125,6 +125,25 @@ fn one_decision_in_64_is_measured() {
     assert!(page.contains("tollgate_decision_seconds_bucket{le=\"0.000001\"} "), "{page}");
 }
 
+#[test]
+fn a_rule_shows_how_close_its_clients_are_to_the_limit() {
+    let server =
+        Server::start("rules: [{ id: a, key: user, limit: 5/y }, { id: other, key: ip, limit: 5/y }]");
+    for (user, requests) in [("ann", 6), ("bob", 1)] {
+        (0..requests)
+            .for_each(|_| drop(server.check(&serde_json::json!({ "user": user, "ip": "203.0.113.1" }))));
+    }
+    let page = page(&server);
+    let rule =
+        |name: &str, labels: &str| value(&page, &format!("tollgate_rule_{name}{{rule=\"a\"{labels}}}"));
+    assert_eq!(rule("limit_used_ratio", ",quantile=\"1\""), 1.0);
+    assert!(rule("limit_used_ratio", ",quantile=\"0.5\"") < 1.0);
+    assert_eq!(rule("limited_keys", ""), 1.0);
+    assert!(rule("near_limit_requests", "") >= 1.0);
+    let other = page.lines().filter(|line| line.starts_with("tollgate_rule_limited_keys{rule=\"other\"}"));
+    assert_eq!(other.count(), 1, "a rule of this name is not shown twice: {page}");
+}
+
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
 }
