@@ -240,7 +240,8 @@ fn is_authorized(access: &CallerAccess, local_host: &mut Vec<u8>, head: &PlainHe
         AllowedCallers::Anyone => true,
         AllowedCallers::Local if !local_host.is_empty() && head.host == local_host.as_slice() => true,
         AllowedCallers::Local => {
-            let is_local = std::str::from_utf8(head.host).is_ok_and(caller_auth::is_local);
+            let host = std::str::from_utf8(head.host).ok().filter(|host| host.is_ascii());
+            let is_local = host.is_some_and(caller_auth::is_local);
             if is_local {
                 local_host.clear();
                 local_host.extend_from_slice(head.host);
