@@ -1,6 +1,7 @@
 //! Every target: what it reads, the words of its format, and inputs to begin with.
 
 mod client;
+mod connection;
 mod documents;
 mod envoy;
 mod http;
@@ -49,6 +50,8 @@ pub const TARGETS: &[Target] = &[
     resp::RESP,
     envoy::CONFIG,
     envoy::REQUEST,
+    envoy::AUTHORIZATION,
+    connection::PROXY_HEADER,
     stores::REDIS,
     stores::MEMCACHED,
     stores::VALUES,

@@ -81,6 +81,11 @@ impl EnvoyLimits {
         self.settings == other.settings && texts(self) == texts(other)
     }
 
+    /// The limits of the configuration as rules, if there is one.
+    pub fn configured_policy(&self) -> Option<&PolicySnapshot> {
+        self.config.as_ref().map(|config| &**config.policy())
+    }
+
     pub fn folder(&self) -> Option<&Path> {
         self.settings.folder.as_deref()
     }

@@ -131,7 +131,10 @@ impl MetricsWriter<'_> {
             "Time of a decision. One in 64 is measured, chosen at random.",
             &gate.decision_times.latencies,
         )?;
-        self.rules(&gate.rule_series, &engine.policy())?;
+        let policy = engine.policy();
+        let live = gate.snapshot().live;
+        let policies = std::iter::once(&*policy).chain(live.envoy.configured_policy()).collect::<Vec<_>>();
+        self.rules(&gate.rule_series, &policies)?;
         self.counter(
             "tollgate_events_dropped_total",
             "Decisions missing from the event stream.",

@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::LazyLock;
 use std::thread;
 
+use tollgate_server::testing::connection::proxy_header;
 use tollgate_server::testing::proxy::{Client, Connections};
 
-use super::{Case, Work, case};
+use super::{Case, Work, bounded, case, work};
 
 pub(super) const CASES: &[Case] = &[
     case("connection: bodies that look like heads", 120 << 10, |size| {
@@ -34,6 +35,14 @@ pub(super) const CASES: &[Case] = &[
         let line = |n: usize| format!("x_{n}: {}\r\n", "y".repeat(size / 80));
         let head: String = (0..80).map(line).collect();
         converse(&DENYING, format!("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}\r\n"), 429, 1)
+    }),
+    bounded("connection: a PROXY line that does not end", "a line has 107 bytes", 4 << 10, |size| {
+        work(format!("PROXY TCP4 {}", "1".repeat(size)), |line| proxy_header(line.as_bytes()))
+    }),
+    case("connection: extensions of a PROXY header", 500, |size| {
+        let length = u16::try_from(12 + size).expect("a short header").to_be_bytes();
+        let start = [b"\r\n\r\n\0\r\nQUIT\n\x21\x11", &length[..]].concat();
+        work([start, vec![4; 12 + size]].concat(), |header| proxy_header(header))
     }),
 ];
 

@@ -33,11 +33,11 @@ struct SelectedRules<'p> {
 }
 
 impl RuleSeries {
-    fn select<'p>(&self, policy: &'p PolicySnapshot) -> SelectedRules<'p> {
+    fn select<'p>(&self, policies: &[&'p PolicySnapshot]) -> SelectedRules<'p> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A database may have a million rules: of these, only those with hits.
         let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();
-        let rules = || policy.rules().iter().filter(shown);
+        let rules = || policies.iter().flat_map(|policy| policy.rules().iter()).filter(shown);
         let known = rules().filter(|rule| kept.rules.contains(&rule.id));
         let mut selected: HashSet<RuleId> = known.map(|rule| rule.id.clone()).collect();
         let mut own = Vec::with_capacity(selected.len());
@@ -79,8 +79,9 @@ fn combine(one: RuleCounts, other: RuleCounts, with: impl Fn(u64, u64) -> u64) -
 }
 
 impl MetricsWriter<'_> {
-    pub(super) fn rules(&mut self, series: &RuleSeries, policy: &PolicySnapshot) -> fmt::Result {
-        let SelectedRules { own, other } = series.select(policy);
+    /// The rules of several policies; their ids differ.
+    pub(super) fn rules(&mut self, series: &RuleSeries, policies: &[&PolicySnapshot]) -> fmt::Result {
+        let SelectedRules { own, other } = series.select(policies);
         let other = other.map(|counts| (OTHER, counts));
         let named = own.iter().map(|(rule, counts)| (rule.id.as_str(), *counts));
         let mut hits = self.counters("tollgate_rule_hits_total", "Hits on a rule, by outcome.")?;
@@ -125,7 +126,7 @@ mod tests {
 
     fn check(engine: &EngineCore, series: &RuleSeries, own: usize, other: Option<u64>) {
         let policy = engine.policy();
-        let selected = series.select(&policy);
+        let selected = series.select(&[&policy]);
         let found = (selected.own.len(), selected.other.map(|counts| counts.allowed));
         assert_eq!(found, (own, other));
     }

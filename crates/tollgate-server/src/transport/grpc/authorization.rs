@@ -62,6 +62,20 @@ async fn send(answer: FullResponse, response: &mut Outgoing) -> RequestStatus {
     RequestStatus::Http(head.status)
 }
 
+/// Whether a message describes a request that is decided. Otherwise it is denied with a status for its client.
+#[cfg(feature = "testing")]
+pub fn is_decidable(snapshot: &GateSnapshot, message: &[u8]) -> Result<bool, CallError> {
+    let described = DescribedRequest::read(message)?;
+    described.peer()?;
+    match described.parts(snapshot) {
+        Ok(_) => Ok(true),
+        Err((problem, _)) => {
+            assert!(problem.status.is_client_error(), "the client is told what is wrong");
+            Ok(false)
+        }
+    }
+}
+
 /// The parts of an `AttributeContext` that rules can see.
 #[derive(Default)]
 struct DescribedRequest<'a> {

@@ -149,6 +149,9 @@ fn write_metadata(metadata: &mut Vec<u8>, request: &RateLimitRequest<'_>, violat
         });
     };
     field(metadata, "domain", &|value| value.put_bytes(3, request.domain.as_bytes()));
+    if request.hits_addend > 0 {
+        field(metadata, "hitsAddend", &|value| value.put_double(2, f64::from(request.hits_addend)));
+    }
     field(metadata, "quotaModeEnabled", &|value| value.put_varint(4, 1));
     field(metadata, "quotaModeViolations", &|value| {
         value.put_message(6, |list| {

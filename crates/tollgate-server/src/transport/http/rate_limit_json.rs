@@ -28,7 +28,7 @@ pub async fn decide(
     let answer = envoy::decide(gate, &request, trace).await;
     let answer = answer.map_err(|error| ProblemDetails::bad_field("body", error.to_string()))?;
     let status = if answer.is_over_limit() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-    Ok(response::json(status, &answer_json(&answer)))
+    Ok(response::json(status, &answer_json(&request, &answer)))
 }
 
 #[derive(Deserialize, Default)]
@@ -120,7 +120,7 @@ fn code(is_over_limit: bool) -> &'static str {
     if is_over_limit { "OVER_LIMIT" } else { "OK" }
 }
 
-fn answer_json(answer: &RateLimitAnswer) -> Value {
+fn answer_json(request: &RateLimitRequest<'_>, answer: &RateLimitAnswer) -> Value {
     let mut json = json!({
         "overallCode": code(answer.is_over_limit()),
         "statuses": answer.statuses.iter().map(status_json).collect::<Vec<_>>(),
@@ -131,7 +131,24 @@ fn answer_json(answer: &RateLimitAnswer) -> Value {
         json["responseHeadersToAdd"] = headers.into();
     }
     if let Some(violations) = answer.quota_violations() {
-        json["dynamicMetadata"] = json!({ "quotaModeEnabled": true, "quotaModeViolations": violations });
+        json["dynamicMetadata"] = metadata_json(request, &violations);
+    }
+    json
+}
+
+/// What envoyproxy/ratelimit reports of limits in quota mode.
+fn metadata_json(request: &RateLimitRequest<'_>, violations: &[usize]) -> Value {
+    let entry = |Entry { key, value }: &Entry<'_>| format!("{key}={value}");
+    let entries = |one: &Descriptor<'_>| one.entries.iter().map(entry).collect::<Vec<_>>();
+    let descriptors = request.descriptors.iter().map(|one| json!({ "entries": entries(one) }));
+    let mut json = json!({
+        "domain": request.domain,
+        "descriptors": descriptors.collect::<Vec<_>>(),
+        "quotaModeEnabled": true,
+        "quotaModeViolations": violations,
+    });
+    if request.hits_addend > 0 {
+        json["hitsAddend"] = request.hits_addend.into();
     }
     json
 }

@@ -49,6 +49,13 @@ descriptors:
     descriptors:
       - key: number
         rate_limit: { unit: day, requests_per_unit: 5 }
+  - key: route
+    value: api/*
+    share_threshold: true
+    descriptors: [{ key: method, rate_limit: { unit: day, requests_per_unit: 2 } }]
+  - key: route
+    value: web/*
+    descriptors: [{ key: method, rate_limit: { unit: day, requests_per_unit: 2 } }]
   - key: number
     rate_limit: { unit: week, requests_per_unit: 100 }
 ";
@@ -113,16 +120,61 @@ fn limits_count_as_in_the_original() {
 }
 
 #[test]
+fn values_of_a_shared_wildcard_share_the_limits_below_it() {
+    let (_server, client) = start("");
+    let call =
+        |route: &str, method: &str| client.codes("shop", &[&[("route", route), ("method", method)]])[0];
+    assert_eq!([call("api/v1", "GET"), call("api/v2", "GET")], [(OK, 1), (OK, 0)]);
+    assert_eq!(call("api/v3", "GET"), (OVER_LIMIT, 0));
+    assert_eq!(call("api/v3", "PUT"), (OK, 1), "values of the bare key below it count apart");
+    assert_eq!([call("web/a", "GET"), call("web/b", "GET")], [(OK, 1), (OK, 1)], "not shared");
+}
+
+/// As those of rules: the names are those of the configuration, and values of clients are no labels.
+#[test]
+fn limits_of_the_files_have_metrics() {
+    let (server, client) = start("rules: [{ id: native, key: 'attr:key2', limit: 100/h }]\n");
+    for _ in 0..2 {
+        client.single("shop", &[("kind", "read")]);
+        client.single("shop", &[("shady", "secret")]);
+    }
+    client.single("shop", &[("key2", "secret")]);
+    let metrics = server.admin("GET", "/metrics", "").text();
+    let count = |rule: &str, outcome: &str| {
+        let start = format!("tollgate_rule_hits_total{{rule=\"{rule}");
+        let end = format!("outcome=\"{outcome}\"}} ");
+        let lines = metrics.lines().filter(|line| line.starts_with(&start));
+        lines.filter_map(|line| line.split_once(&end)?.1.parse::<u64>().ok()).sum::<u64>()
+    };
+    assert_eq!([count("shop.kind-", "allowed"), count("shop.kind-", "denied")], [1, 1], "{metrics}");
+    assert_eq!([count("shop.shady-", "allowed"), count("shop.shady-", "shadow_denied")], [1, 1], "{metrics}");
+    assert_eq!([count("native", "allowed"), count("shop.key2-", "allowed")], [1, 1], "{metrics}");
+    assert!(!metrics.contains("secret"), "{metrics}");
+}
+
+#[test]
 fn a_limit_in_quota_mode_is_reported_and_passes() {
     let (server, client) = start("");
     let soft = request("shop", &[&[("free", "x")], &[("soft", "x")]]);
     assert_eq!(client.limit(soft.clone()).expect("an answer").overall_code, OK);
     let over = client.limit(soft).expect("an answer");
     assert_eq!((over.overall_code, over.statuses[1].code), (OK, OVER_LIMIT));
-    let body = json!({ "domain": "shop", "descriptors": [{ "entries": [{ "key": "soft", "value": "x" }] }] });
+    let entry = |key: &str| json!({ "entries": [{ "key": key, "value": "x" }] });
+    let body = json!({ "domain": "shop", "hitsAddend": 2, "descriptors": [entry("unknown"), entry("soft")] });
     let answer = server.request("POST", "/json", body.to_string());
     assert_eq!(answer.status, 200, "{answer}");
-    assert_eq!(answer.json()["dynamicMetadata"]["quotaModeViolations"], json!([0]));
+    let expected = json!({
+        "domain": "shop",
+        "hitsAddend": 2,
+        "descriptors": [{ "entries": ["unknown=x"] }, { "entries": ["soft=x"] }],
+        "quotaModeEnabled": true,
+        "quotaModeViolations": [1],
+    });
+    assert_eq!(answer.json()["dynamicMetadata"], expected);
+    // A limit that denies decides, and the quota is charged nothing.
+    let denied = client.codes("shop", &[&[("soft", "y")], &[("remote_address", "50.0.0.5")]]);
+    assert_eq!(denied, [(OK, 1), (OVER_LIMIT, 0)]);
+    assert_eq!(client.codes("shop", &[&[("soft", "y")]]), [(OK, 0)]);
 }
 
 #[test]
