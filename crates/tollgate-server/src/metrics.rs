@@ -17,6 +17,7 @@ use tollgate::internal::Enforce;
 
 use crate::connection::OpenConnections;
 use crate::gate::{Gate, Reloads};
+use crate::insight::Insight;
 use crate::queue::QueuedState;
 use crate::transport::proxy::Proxy;
 
@@ -36,7 +37,7 @@ pub use decision_times::DecisionTimes;
 pub use histogram::LatencyHistogram;
 pub use requests::{RequestCounts, RequestStatus, RespStatus, Transport};
 pub use rules::RuleSeries;
-use writer::MetricsWriter;
+use writer::{DecisionExemplar, MetricsWriter};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -123,9 +124,13 @@ impl MetricsWriter<'_> {
     fn decisions(&mut self, gate: &Gate) -> fmt::Result {
         let engine = &gate.engine;
         let mut decisions = self.counters("tollgate_decisions_total", "Verdicts, by reason.")?;
+        let recent = gate.insight.get().map(Insight::data);
         for (reason, count) in engine.decisions() {
-            decisions.sample(&[("reason", reason.name())], count)?;
+            let listed = recent.as_ref().and_then(|data| data.latest(reason));
+            let exemplar = listed.map(|decision| DecisionExemplar::new(decision.id, decision.at));
+            decisions.sample_with_exemplar(&[("reason", reason.name())], count, exemplar.as_ref())?;
         }
+        drop(recent);
         self.histogram(
             "tollgate_decision_seconds",
             "Time of a decision. One in 64 is measured, chosen at random.",

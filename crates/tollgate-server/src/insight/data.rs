@@ -5,6 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use tollgate::internal::rule::RuleId;
+use tollgate::internal::verdict::Reason;
 
 use super::batch::{DecisionBatch, ListedDecision, RuleCount};
 use super::key_text::{MAX_KEY_TEXT, SHARED_TEXT_BYTES};
@@ -278,6 +279,11 @@ impl InsightData {
     pub fn decisions(&self, denied: bool) -> impl Iterator<Item = &ListedDecision> {
         let list = if denied { &self.denied } else { &self.allowed };
         list.iter().rev()
+    }
+
+    /// The latest listed decision with a reason.
+    pub fn latest(&self, reason: Reason) -> Option<&ListedDecision> {
+        self.decisions(true).chain(self.decisions(false)).find(|decision| decision.reason == reason)
     }
 
     /// The seconds of the last minute, oldest first, the current one last.

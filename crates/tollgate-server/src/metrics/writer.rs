@@ -2,10 +2,13 @@
 //! an info without `_info`.
 
 use std::fmt;
+use std::time::{Duration, UNIX_EPOCH};
 
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::metrics::exemplar::{CounterWithExemplar, Exemplar};
+use tollgate::Time;
+use tollgate::internal::verdict::VerdictId;
 
 use crate::metrics::LatencyHistogram;
 
@@ -17,6 +20,19 @@ pub(super) struct MetricsWriter<'e>(DescriptorEncoder<'e>);
 pub(super) struct Samples<'e> {
     encoder: MetricEncoder<'e>,
     kind: SampleKind,
+}
+
+/// A decision that a counter has counted.
+pub(super) struct DecisionExemplar(CounterWithExemplar<[(&'static str, String); 1]>);
+
+impl DecisionExemplar {
+    pub(super) fn new(id: VerdictId, at: Time) -> DecisionExemplar {
+        // Only the library's own counter makes exemplars.
+        let counter = CounterWithExemplar::default();
+        let at = UNIX_EPOCH + Duration::from_nanos(at.nanos());
+        counter.inc_by(1, Some([("decision_id", id.to_string())]), Some(at));
+        DecisionExemplar(counter)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -75,6 +91,17 @@ impl Samples<'_> {
             return encode(&mut self.encoder, self.kind, value);
         }
         encode(&mut self.encoder.encode_family(&labels)?, self.kind, value)
+    }
+
+    /// A sample of a counter.
+    pub(super) fn sample_with_exemplar(
+        &mut self,
+        labels: &[(&str, &str)],
+        value: u64,
+        exemplar: Option<&DecisionExemplar>,
+    ) -> fmt::Result {
+        let Some(DecisionExemplar(counter)) = exemplar else { return self.sample(labels, value) };
+        self.encoder.encode_family(&labels)?.encode_counter(&value, counter.get().1.as_ref())
     }
 
     /// A sample of a gauge.

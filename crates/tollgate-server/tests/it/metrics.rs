@@ -144,6 +144,18 @@ fn a_rule_shows_how_close_its_clients_are_to_the_limit() {
     assert_eq!(other.count(), 1, "a rule of this name is not shown twice: {page}");
 }
 
+#[test]
+fn a_reason_has_the_id_of_one_of_its_decisions() {
+    let server = Server::start("rules: [{ id: a, key: user, limit: 1/y }]");
+    let ids = [(); 2].map(|()| server.check(&serde_json::json!({ "user": "ann" })).json()["id"].to_string());
+    let page = page(&server);
+    for (reason, id) in ["ok", "limit"].into_iter().zip(&ids) {
+        let line = format!("tollgate_decisions_total{{reason=\"{reason}\"}} 1 # {{decision_id={id}}} 1");
+        assert!(page.contains(&line), "no {line} in\n{page}");
+    }
+    assert!(page.contains("tollgate_decisions_total{reason=\"ban\"} 0\n"), "{page}");
+}
+
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
 }
