@@ -17,6 +17,7 @@ use crate::gate::Gate;
 
 mod batch;
 mod data;
+mod history;
 mod hyper_log_log;
 mod key_text;
 mod latencies;
@@ -29,6 +30,8 @@ mod top_keys;
 use batch::DecisionBatch;
 pub use batch::{Decided, ListedDecision};
 pub use data::{InsightData, SecondSummary, SeriesName};
+use history::MinuteCounts;
+pub use history::{FILE_NAME, HistoryFile, OTHER, TOTAL};
 use key_text::KeyTexts;
 pub use key_text::key_text;
 pub use point_ring::Point;
@@ -45,6 +48,8 @@ const MAX_PENDING: usize = 8;
 const MAX_SPARE: usize = 4;
 /// Seconds that a reader of the stream may fall behind.
 const MAX_BEHIND: usize = 16;
+/// How long a stop waits for the disk.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// When the clock is set back by more than this, counting starts anew.
 const MAX_SET_BACK: u64 = 60;
 
@@ -62,6 +67,8 @@ pub struct Insight {
     spare: Mutex<Vec<BoxedBatch>>,
     data: Mutex<InsightData>,
     sample: ClientSample,
+    /// Past minutes on disk, if there is a state folder.
+    pub history: OnceLock<HistoryFile>,
     seconds: broadcast::Sender<Arc<SecondSummary>>,
 }
 
@@ -86,6 +93,7 @@ impl Insight {
             spare: Mutex::default(),
             data: Mutex::new(InsightData::new(now.secs())),
             sample: ClientSample::new(now),
+            history: OnceLock::new(),
             seconds: broadcast::channel(MAX_BEHIND).0,
         }
     }
@@ -170,9 +178,31 @@ impl Insight {
             return;
         }
         let ended = data.end_second(now);
+        let minute = (now / MINUTE != ended.at / MINUTE).then(|| data.minute_counts(ended.at / MINUTE));
         drop(data);
+        self.save(minute);
         // Without a reader there is nothing to do.
         self.seconds.send(Arc::new(ended)).ok();
+    }
+
+    fn save(&self, minute: Option<MinuteCounts>) {
+        if let (Some(history), Some(minute)) = (self.history.get(), minute) {
+            history.write(minute);
+        }
+    }
+
+    /// Saves the current minute, the last second included. Waits for the disk.
+    fn close(&self, now: Time) {
+        self.tick(now);
+        let mut data = self.data();
+        let next = data.second() + 1;
+        let ended = data.end_second(next);
+        let minute = data.minute_counts(ended.at / MINUTE);
+        drop(data);
+        self.save(Some(minute));
+        if let Some(history) = self.history.get() {
+            history.close();
+        }
     }
 
     pub fn log_keys(&self) -> LogKeys {
@@ -198,8 +228,18 @@ pub async fn run(gate: Arc<Gate>, mut shutdown: Shutdown) {
         let rest = Duration::from_nanos(1_000_000_000 - into_second);
         tokio::select! {
             () = tokio::time::sleep(rest) => insight.tick(gate.now()),
-            () = shutdown_requested(&mut shutdown) => return,
+            () = shutdown_requested(&mut shutdown) => break,
         }
+    }
+    let closing = Arc::clone(&gate);
+    let close = move || {
+        if let Some(insight) = closing.insight.get() {
+            insight.close(closing.now());
+        }
+    };
+    // A disk that does not answer must not delay the stop.
+    if tokio::time::timeout(CLOSE_TIMEOUT, tokio::task::spawn_blocking(close)).await.is_err() {
+        tracing::warn!("the counts of the last minute could not be saved in time");
     }
 }
 

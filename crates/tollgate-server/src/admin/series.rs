@@ -1,6 +1,7 @@
 //! `/v1/series`: decisions over time, of all requests or of one rule, with the changes of the rules in that time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -9,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::admin::request::{self, AdminRequest};
 use crate::connection::FullResponse;
-use crate::insight::{HOUR, InsightData, MINUTE, Point, RuleHistory, SeriesName};
+use crate::insight::{HOUR, InsightData, MINUTE, OTHER, Point, RuleHistory, SeriesName, TOTAL};
 use crate::response::{self, ProblemDetails};
 
 /// Changes that are shown.
@@ -48,17 +49,77 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     {
         return Err(ProblemDetails::new(StatusCode::NOT_FOUND, format!("no rule '{id}'")));
     }
-    let points = points(&call.insight()?.data(), name, step, range);
-    let first = points.first_key_value().map_or(u64::MAX, |(at, _)| *at).min(range.to);
-    let changes = changes(&call, TimeRange { from: first.max(range.from), to: range.to }).await;
+    let mut points = points(&call.insight()?.data(), name, step, range);
     let step_secs = match step {
         Step::Second => 1,
         Step::Minute => MINUTE,
         Step::Hour => HOUR,
     };
+    if step != Step::Second {
+        add_saved(&call, name, step_secs, range, &mut points).await?;
+    }
+    let first = points.first_key_value().map_or(u64::MAX, |(at, _)| *at).min(range.to);
+    let changes = changes(&call, TimeRange { from: first.max(range.from), to: range.to }).await;
     let points: Value = points.iter().map(|(at, point)| point_json(*at, point)).collect();
     let body = json!({ "step": step_secs, "rule": rule, "points": points, "changes": changes });
     Ok(response::json(StatusCode::OK, &body))
+}
+
+/// The minutes of a series that are read from the file.
+struct SavedRange {
+    /// The first minute that is in memory only.
+    before: u64,
+    /// The minute in which the node was started, and what it has saved of it since: that part is in memory, too.
+    start: Option<(u64, Point)>,
+}
+
+impl SavedRange {
+    fn of(data: &InsightData, name: SeriesName<'_>) -> SavedRange {
+        let Some(series) = data.series(name) else { return SavedRange { before: u64::MAX, start: None } };
+        let oldest = series.minutes.oldest();
+        if oldest > data.first_minute() {
+            return SavedRange { before: oldest, start: None };
+        }
+        let is_saved = data.second() / MINUTE > oldest;
+        let saved = series.minutes.range(oldest, oldest).next().filter(|_| is_saved);
+        SavedRange {
+            before: oldest + 1,
+            start: Some((oldest, saved.map(|(_, point)| point).unwrap_or_default())),
+        }
+    }
+}
+
+/// Adds the minutes of the file: those before the start, and those that are no longer in memory.
+async fn add_saved(
+    call: &AdminRequest,
+    name: SeriesName<'_>,
+    step_secs: u64,
+    range: TimeRange,
+    points: &mut BTreeMap<u64, Point>,
+) -> Result<(), ProblemDetails> {
+    let SavedRange { before, start } = SavedRange::of(&call.insight()?.data(), name);
+    let to = range.to.min(before.saturating_mul(MINUTE).saturating_sub(1));
+    let from = range.from / step_secs * step_secs;
+    let series = match name {
+        SeriesName::Total => TOTAL.to_owned(),
+        SeriesName::Other => OTHER.to_owned(),
+        SeriesName::Rule(id) => id.to_owned(),
+    };
+    let admin = Arc::clone(&call.admin);
+    let read = move || Some(admin.gate.insight.get()?.history.get()?.read(&series, from, to));
+    match tokio::task::spawn_blocking(read).await {
+        Ok(Some(Ok(saved))) => {
+            for (at, mut point) in saved {
+                if let Some((_, in_memory)) = start.filter(|(minute, _)| *minute == at / MINUTE) {
+                    point.subtract(&in_memory);
+                }
+                points.entry(at / step_secs * step_secs).or_default().add(&point);
+            }
+        }
+        Ok(Some(Err(error))) => tracing::warn!(%error, "counts of past minutes cannot be read"),
+        Ok(None) | Err(_) => {}
+    }
+    Ok(())
 }
 
 fn seconds(name: &str, value: Option<String>, default: u64) -> Result<u64, ProblemDetails> {

@@ -20,7 +20,7 @@ use crate::cli::{Exit, out};
 use crate::config::{Config, Listen};
 use crate::connection::{self, AddressLimiter, ConnectionOpener, Listener, Shutdown, TrustedSenders};
 use crate::gate::{Gate, tracking};
-use crate::insight::{self, Insight};
+use crate::insight::{self, HistoryFile, Insight};
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
@@ -160,7 +160,10 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
             servers.spawn(Arc::clone(tls).watch(shutdown.clone()));
         }
         if admin.is_some() {
-            gate.insight.get_or_init(|| Insight::new(config.log_keys, gate.now()));
+            let insight = gate.insight.get_or_init(|| Insight::new(config.log_keys, gate.now()));
+            if let Some(folder) = state.as_ref().and_then(|state| state.path().parent()) {
+                open_history(insight, folder);
+            }
             servers.spawn(insight::run(Arc::clone(&gate), shutdown.clone()));
         }
         if let Some(listener) = admin.map(|bound| listeners.listen(bound)).transpose()? {
@@ -295,6 +298,16 @@ impl Saved {
         match written {
             Ok(_) => tracing::info!(%file, "state saved"),
             Err(error) => tracing::error!(%file, %error, "state could not be saved"),
+        }
+    }
+}
+
+/// Without the file, live counts begin anew at each start.
+fn open_history(insight: &Insight, folder: &Path) {
+    match HistoryFile::open(folder.join(insight::FILE_NAME)) {
+        Ok(file) => _ = insight.history.set(file),
+        Err(error) => {
+            tracing::warn!(%error, "counts of past minutes cannot be saved in {}", folder.display());
         }
     }
 }

@@ -8,6 +8,7 @@ use tollgate::internal::rule::RuleId;
 use tollgate::internal::verdict::Reason;
 
 use super::batch::{DecisionBatch, ListedDecision, RuleCount};
+use super::history::{self, MinuteCounts};
 use super::key_text::{MAX_KEY_TEXT, SHARED_TEXT_BYTES};
 use super::latencies::Latencies;
 use super::point_ring::Point;
@@ -235,6 +236,25 @@ impl InsightData {
             self.places.remove(id);
         }
         self.places.insert(rule, place);
+    }
+
+    /// The counts of a minute: of the total, of each rule with a series of its own, and of the rest.
+    pub fn minute_counts(&self, minute: u64) -> MinuteCounts {
+        let of = |series: &RuleHistory| series.minutes.range(minute, minute).next().map(|(_, point)| point);
+        let named =
+            self.rules.iter().filter_map(|series| Some((series.rule.as_ref()?.as_str(), of(series)?)));
+        let unnamed = [(history::TOTAL, of(&self.total)), (history::OTHER, of(&self.other))];
+        let unnamed = unnamed.into_iter().filter_map(|(name, point)| Some((name, point?)));
+        let counted = unnamed.chain(named).filter(|(_, point)| !point.is_empty());
+        MinuteCounts {
+            at: minute * MINUTE,
+            points: counted.map(|(name, point)| (name.into(), point)).collect(),
+        }
+    }
+
+    /// The minute in which counting began.
+    pub fn first_minute(&self) -> u64 {
+        self.started / MINUTE
     }
 
     /// A complete second of the last hour, without its decisions.

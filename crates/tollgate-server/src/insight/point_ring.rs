@@ -22,6 +22,14 @@ impl Point {
         self.clients_limited = self.clients_limited.max(other.clients_limited);
     }
 
+    /// Removes the counts of another point.
+    pub fn subtract(&mut self, other: &Point) {
+        self.allowed = self.allowed.saturating_sub(other.allowed);
+        self.denied = self.denied.saturating_sub(other.denied);
+        self.banned = self.banned.saturating_sub(other.banned);
+        self.shadow_denied = self.shadow_denied.saturating_sub(other.shadow_denied);
+    }
+
     pub fn decisions(&self) -> u64 {
         u64::from(self.allowed) + u64::from(self.denied) + u64::from(self.banned)
     }
@@ -64,7 +72,8 @@ impl PointRing {
         &mut self.points[(step % capacity) as usize]
     }
 
-    fn oldest(&self) -> u64 {
+    /// The earliest step.
+    pub fn oldest(&self) -> u64 {
         self.first.max((self.latest + 1).saturating_sub(self.points.len() as u64))
     }
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Server, eventually};
+use tollgate_testkit::{Folder, Server, eventually};
 
 const RULES: &str = "rules: [{ id: login, match: POST /login, key: ip, limit: 3/h }, { id: api, key: api_key, limit: 100/h, \
                      missing_key: skip }]";
@@ -233,4 +233,23 @@ fn other_rules_are_tried_on_the_requests_of_the_last_minutes() {
         assert_eq!(simulate(wrong).status, 400, "{wrong}");
     }
     assert_eq!(server.admin("POST", "/v1/simulate", r#"{"rules":"","sample":"x"}"#).status, 400);
+}
+
+#[test]
+fn minutes_and_hours_survive_a_restart() {
+    let folder = Folder::new();
+    folder.configure(RULES);
+    let server = Server::start_in(&folder);
+    attack(&server, 8);
+    assert!(server.stop().0.success());
+    let server = Server::start_in(&folder);
+    attack(&server, 2);
+    let count = |query: &str, field: &str| -> u64 {
+        let series = server.admin("GET", &format!("/v1/series?{query}"), "").json();
+        series["points"].as_array().expect("points").iter().filter_map(|point| point[field].as_u64()).sum()
+    };
+    for query in ["step=minute", "step=hour", "step=minute&rule=login", "step=hour&rule=login"] {
+        eventually(query, || (count(query, "allowed"), count(query, "denied")) == (3, 7));
+    }
+    assert_eq!(count("step=minute&to=1000", "denied"), 0);
 }
