@@ -39,5 +39,6 @@ import accessibility
 import editing
 import live
 import lists
+import simulation
 
 sys.exit(browser.run_all(arguments))

@@ -28,6 +28,29 @@ def a_banned_key_is_refused_until_it_is_lifted(browser):
 
 
 @case
+def bans_are_imported_and_lifted_together(browser):
+    node = Node(RULES)
+    page = open_page(browser, node, "bans")
+    page.get_by_role("button", name="Import…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").fill("nonsense")
+    dialog.get_by_role("button", name="Import").click()
+    expect(dialog.get_by_role("alert")).not_to_be_empty()
+    dialog.get_by_role("textbox").fill("ip:203.0.113.1 24h scraping\nip:203.0.113.2\nuser:evil 1h")
+    dialog.get_by_role("button", name="Check").click()
+    expect(dialog).to_contain_text("3 new, 0 changed")
+    dialog.get_by_role("button", name="Import").click()
+    expect(page.get_by_role("cell", name="permanent")).to_be_visible()
+    assert node.check(ip="203.0.113.2").status == 403
+    for key in ["ip:203.0.113.1", "ip:203.0.113.2"]:
+        page.get_by_role("checkbox", name=f"Select {key}").check()
+    page.get_by_role("button", name="Lift selected (2)…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Lift").click()
+    expect(page.get_by_text("1 ban", exact=True)).to_be_visible()
+    assert node.check(ip="203.0.113.2").status == 200
+
+
+@case
 def a_rule_is_edited_checked_applied_and_reverted(browser):
     node = Node(RULES)
     assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201

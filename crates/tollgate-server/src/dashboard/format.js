@@ -7,6 +7,9 @@ const COMPACT = new Intl.NumberFormat("en", { notation: "compact", maximumFracti
 /** @param {number} value */
 export const count = (value) => WHOLE.format(value);
 
+/** @param {number} value @param {string} noun */
+export const plural = (value, noun) => `${WHOLE.format(value)} ${noun}${value === 1 ? "" : "s"}`;
+
 /** A rate: with a decimal where it is small. @param {number} value */
 export const rate = (value) => (value < 10 ? ONE : WHOLE).format(value);
 

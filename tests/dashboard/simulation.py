@@ -1,0 +1,55 @@
+"""Rules that are tried on the sample of live traffic before they are in force."""
+
+from playwright.sync_api import expect
+
+from browser import case, open_page
+from node import Node
+from process import wait_until
+
+CONFIG = "rules_db: sqlite:tollgate.db\nrules: []"
+CHECKOUT = {"id": "checkout", "match": "POST /checkout", "key": ["ip"], "limits": ["1000/h"]}
+
+
+def node_with_sample(requests: int) -> Node:
+    """A node whose sample has so many requests of each of two clients, one with twice as many."""
+    node = Node(CONFIG)
+    assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
+    for ip, times in [("203.0.113.9", requests), ("203.0.113.10", 2 * requests)]:
+        assert node.passed(times, method="POST", path="/checkout", ip=ip) == times
+    body = {"rules": "rules: [{ id: all, limit: 1/h }]", "sample": "live"}
+    sampled = lambda: node.admin("POST", "/v1/simulate", body).body["requests"]
+    wait_until("the sample has all requests", lambda: sampled() == 3 * requests)
+    return node
+
+
+@case
+def the_effect_of_a_draft_is_measured_before_it_is_applied(browser):
+    node = node_with_sample(10)
+    page = open_page(browser, node, "rules/checkout")
+    page.get_by_label("Rule (YAML)").fill("id: checkout\nmatch: POST /checkout\nkey: [ip]\nlimits: [15/h]\n")
+    draft = page.locator("#effect").get_by_role("row", name="draft")
+    expect(draft).to_contain_text("5 (16.7 %)")
+    expect(page.locator("#effect").get_by_role("row", name="in force")).to_contain_text("0 (0 %)")
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["1000/h"]
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("rule checkout is in force")).to_be_visible()
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["15/h"]
+
+
+@case
+def the_affected_clients_follow_the_limit(browser):
+    node = node_with_sample(10)
+    page = open_page(browser, node, "simulate")
+    page.get_by_role("combobox").select_option("checkout")
+    expect(page.get_by_text("No client of the sample would be limited")).to_be_visible()
+    slider = page.get_by_role("slider")
+    clients = page.get_by_role("region", name="Clients that would be limited")
+    slider.fill("15")
+    expect(clients.get_by_role("cell", name="ip:203.0.113.10")).to_be_visible()
+    expect(clients.get_by_role("cell", name="ip:203.0.113.9")).to_have_count(0)
+    slider.fill("5")
+    expect(clients.get_by_role("cell", name="ip:203.0.113.9")).to_be_visible()
+    page.get_by_role("button", name="Apply…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("0 rules created, 1 changed")).to_be_visible()
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["5/h"]
