@@ -59,12 +59,17 @@ function tailPart() {
   }
 
   const stopping = new AbortController();
-  for (const which of ["denied", "allowed"]) {
-    get(withQuery("/v1/decisions", { outcome: which, limit: 500 }), { signal: stopping.signal }).then((value) => add(value.decisions), () => draw());
+  function load() {
+    for (const which of ["denied", "allowed"]) {
+      get(withQuery("/v1/decisions", { outcome: which, limit: 500 }), { signal: stopping.signal }).then((value) => add(value.decisions), () => draw());
+    }
   }
   const end = live.subscribe((second) => {
-    if (!paused) add(second?.decisions ?? []);
+    if (paused) return;
+    if (second === null && live.state === "open") load(); // replayed seconds have no decisions
+    add(second?.decisions ?? []);
   });
+  load();
   draw();
   const element = h("section", { class: "panel", "aria-label": "Decisions" },
     h("div", { class: "panel-head" }, h("h2", null, "Latest decisions"), h("span", { class: "muted" }, "up to 20 of each second, denials first")),

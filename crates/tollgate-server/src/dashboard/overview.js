@@ -144,7 +144,11 @@ function trafficPart() {
   }
 
   choose("5m");
-  return { element, control, show, stop: () => loaded?.stop() };
+  // A stream without an id to resume from has missed the seconds before it was open.
+  const end = live.subscribe((second) => {
+    if (second === null && live.state === "open") void loaded?.refresh();
+  });
+  return { element, control, show, stop: () => { end(); loaded?.stop(); } };
 }
 
 /** @param {number} at @returns {import("./chart.js").Point} */
