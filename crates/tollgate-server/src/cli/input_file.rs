@@ -16,7 +16,8 @@ use crate::config::{self, Config};
 /// The server's limit.
 pub const MAX_BYTES: u64 = 512 << 20;
 
-/// A text that may be uploaded.
+/// A text that may be uploaded. A clone shares the bytes.
+#[derive(Clone)]
 pub struct InputFile {
     pub name: String,
     pub bytes: Bytes,

@@ -15,6 +15,8 @@ mod apply;
 mod check;
 mod scenario;
 
+use apply::Deletions;
+
 /// Fields that responses add to a rule.
 const RESPONSE_ONLY_FIELDS: [&str; 3] = ["version", "source", "left_out"];
 
@@ -74,14 +76,18 @@ pass, 1 if one fails, 3 if the file or the configuration is invalid.")]
   tollgate rules export | tollgate rules apply - --admin http://127.0.0.1:7071
 
 The file is a list of rules, or has one under `rules:`. Rules that it does not name stay unchanged, unless
---replace is given. It is checked locally first: exits 3 if a rule is invalid, and nothing is sent."
+--replace is given; if that would delete more than a tenth of the rules, it asks first, and without a terminal it
+needs --yes. The file is checked locally first: exits 3 if a rule is invalid, and nothing is sent."
     )]
     Apply {
         #[command(flatten)]
         file: FileArgs,
         /// Only print what would change
-        #[arg(long)]
+        #[arg(long, conflicts_with = "yes")]
         dry_run: bool,
+        /// Delete rules without asking, however many
+        #[arg(long)]
+        yes: bool,
     },
     /// Show what `apply` would change: exits 0 if nothing, 1 if something
     #[command(after_help = "Examples:
@@ -173,8 +179,9 @@ pub fn run(command: &RulesCommand) -> Exit {
         RulesCommand::Show { id, admin } => show(id, admin),
         RulesCommand::Check { file, json } => Err(check::run(file, *json)),
         RulesCommand::Test(args) => Err(scenario::run(args)),
-        RulesCommand::Apply { file, dry_run: false } => apply::apply(file),
-        RulesCommand::Apply { file, dry_run: true } => apply::dry_run(file),
+        RulesCommand::Apply { file, dry_run: true, .. } => apply::dry_run(file),
+        RulesCommand::Apply { file, yes: true, .. } => apply::apply(file, Deletions::Confirmed),
+        RulesCommand::Apply { file, .. } => apply::apply(file, Deletions::ToConfirm),
         RulesCommand::Diff(file) => apply::diff(file),
         RulesCommand::Export { source, admin } => export(source, admin),
         RulesCommand::Rm { id, admin } => remove(id, admin),

@@ -1,16 +1,34 @@
 //! `tollgate rules apply|diff FILE`: writes the rules of a file to the database.
 
 use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 use tollgate_stores::rules::Version;
 
+use crate::cli::input_file::InputFile;
 use crate::cli::rules::FileArgs;
 use crate::cli::session::Session;
 use crate::cli::{Exit, input_file, out, value_diff};
 
-pub fn apply(args: &FileArgs) -> Result<(), Exit> {
-    let (mut session, done) = import(args, "false")?;
+/// Whether the caller has agreed that many rules are deleted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Deletions {
+    Confirmed,
+    ToConfirm,
+}
+
+/// A file that deletes more than one rule in so many is confirmed first.
+const DELETED_SHARE: u64 = 10;
+
+pub fn apply(args: &FileArgs, deletions: Deletions) -> Result<(), Exit> {
+    let text = read(args)?;
+    let mut session = Session::open(&args.admin)?;
+    if args.replace && deletions == Deletions::ToConfirm {
+        let planned = import(args, &mut session, text.clone(), "true")?;
+        confirm(&planned)?;
+    }
+    let done = import(args, &mut session, text, "false")?;
     if args.admin.json {
         out::pretty(&done);
         return Ok(());
@@ -51,7 +69,7 @@ fn signs(session: &mut Session, done: &Value, count: usize) -> Option<HashMap<St
 
 /// What `apply` would do.
 pub fn dry_run(args: &FileArgs) -> Result<(), Exit> {
-    let (_, done) = import(args, "true")?;
+    let done = import(args, &mut Session::open(&args.admin)?, read(args)?, "true")?;
     if args.admin.json {
         out::pretty(&done);
         return Ok(());
@@ -62,7 +80,7 @@ pub fn dry_run(args: &FileArgs) -> Result<(), Exit> {
 }
 
 pub fn diff(args: &FileArgs) -> Result<(), Exit> {
-    let (_, done) = import(args, "true")?;
+    let done = import(args, &mut Session::open(&args.admin)?, read(args)?, "true")?;
     if args.admin.json {
         out::pretty(&done);
     } else {
@@ -71,14 +89,40 @@ pub fn diff(args: &FileArgs) -> Result<(), Exit> {
     if changes(&done) == 0 { Ok(()) } else { Err(Exit::Failure) }
 }
 
-fn import(args: &FileArgs, dry_run: &str) -> Result<(Session, Value), Exit> {
+/// Asks before a large part of the rules is deleted: a wrong or truncated file would do that.
+fn confirm(planned: &Value) -> Result<(), Exit> {
+    let deleted = count(planned, "deleted");
+    let before = deleted + count(planned, "changed") + count(planned, "unchanged");
+    if deleted * DELETED_SHARE <= before {
+        return Ok(());
+    }
+    let effect = format!("this deletes {deleted} of {}", out::pluralize(before, "rule"));
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        out::message(format!("error: {effect}: add --yes if that is intended; nothing was written"));
+        return Err(Exit::Failure);
+    }
+    write!(io::stderr(), "{effect}. Delete them? [y/N] ").ok();
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).ok();
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    out::message("nothing was written");
+    Err(Exit::Failure)
+}
+
+/// Reads and checks the file.
+fn read(args: &FileArgs) -> Result<InputFile, Exit> {
     let checked = input_file::read(&args.file).and_then(|text| Ok((text.check_rules()?, text)));
     let ((_, warnings), text) = checked.map_err(|problems| args.admin.invalid(&problems))?;
     out::warnings(warnings.into_lines());
+    Ok(text)
+}
+
+fn import(args: &FileArgs, session: &mut Session, text: InputFile, dry_run: &str) -> Result<Value, Exit> {
     let mode = if args.replace { "replace" } else { "merge" };
-    let mut session = Session::open(&args.admin)?;
     let answered = session.upload("/v1/rules/import", &format!("mode={mode}&dry_run={dry_run}"), text)?;
-    Ok((session, answered.body))
+    Ok(answered.body)
 }
 
 fn count(done: &Value, name: &str) -> u64 {

@@ -23,7 +23,9 @@ fn apply_prints_the_result_for_each_rule() {
         "0 created, 0 changed, 0 deleted, 2 unchanged, version 0-2\n"
     );
     let three = shell.file("three.yaml", THREE);
-    let output = shell.done(&["rules", "apply", "--replace", &three]);
+    let refused = shell.admin(&["rules", "apply", "--replace", &three]);
+    fails(&refused, 1, &["this deletes 1 of 2 rules", "--yes", "nothing was written"]);
+    let output = shell.done(&["rules", "apply", "--replace", "--yes", &three]);
     assert!(output.starts_with("1 created, 1 changed, 1 deleted, 0 unchanged, version 0-5\n"), "{output}");
     let mut lines: Vec<_> = output.lines().skip(1).collect();
     lines.sort_unstable();
