@@ -39,7 +39,7 @@ tollgate() {
     egress*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_9090" 2>>serve.log ;;
     check*) "$TOLLGATE" "$@" --http "http://127.0.0.1:$PORT_8080" ;;
     init*) "$TOLLGATE" "$@" && printf 'listen: { http: "127.0.0.1:%s", admin: "127.0.0.1:%s" }\n' "$PORT_8080" "$PORT_7070" >>"${2:-tollgate.yaml}" ;;
-    "rules check" | "rules test" | simulate* | suggest* | config* | doctor* | import* | store* | demo* | help* | completions* | man* | -*) "$TOLLGATE" "$@" ;;
+    "rules check" | "rules test" | simulate* | verify* | suggest* | config* | doctor* | import* | store* | demo* | help* | completions* | man* | -*) "$TOLLGATE" "$@" ;;
     *) "$TOLLGATE" "$@" --admin "http://127.0.0.1:$PORT_7070" ;;
   esac
 }

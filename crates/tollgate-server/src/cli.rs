@@ -50,6 +50,7 @@ mod suggest;
 mod svg;
 mod table;
 mod value_diff;
+mod verify;
 mod yaml;
 
 /// Exit codes.
@@ -160,6 +161,15 @@ is contacted. Exits 0, 1 if --max-denied is exceeded, 2 if the log cannot be rea
 
 A limit spares a client if the client's requests never exceeded it. Reads the same logs as `tollgate simulate`.")]
     Suggest(suggest::SuggestArgs),
+    /// Recompute from a decision log that no limit was ever exceeded
+    #[command(after_help = "Example:
+  tollgate verify decisions.ndjson -c tollgate.yaml
+
+The log is written with `decision_log: { to: decisions.ndjson, sample: all }`. Each algorithm is checked by its
+definition, not by the code that decides. Several logs of a node may be given together; keys of different nodes
+are checked separately. Exits 0, 1 if a limit was exceeded, 2 if a log cannot be read, 3 if the configuration is
+invalid.")]
+    Verify(verify::VerifyArgs),
     /// Show and change rules
     #[command(subcommand)]
     Rules(rules::RulesCommand),
@@ -286,6 +296,7 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Explain(args) => explain::run(&args),
         CliCommand::Simulate(args) => simulate::run(&args),
         CliCommand::Suggest(args) => suggest::run(&args),
+        CliCommand::Verify(args) => verify::run(&args),
         CliCommand::Rules(command) => rules::run(&command),
         CliCommand::Ban(command) => ban::run(&command),
         CliCommand::Allow(command) => allow::run(&command),

@@ -12,7 +12,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 use std::{fmt, io};
 
+use tollgate::internal::algorithm::Quota;
 use tollgate::internal::event::EventKey;
+use tollgate::internal::fingerprint::Fingerprint;
 use tollgate::internal::rule::RuleId;
 use tollgate::internal::verdict::{Reason, VerdictId};
 use tollgate::internal::{EngineCore, EngineVerdict, Limit, hit};
@@ -99,6 +101,37 @@ struct DecisionRecord {
     remaining: Option<u64>,
     retry_after: Option<Duration>,
     trace: Option<TraceId>,
+    /// Empty unless all decisions of a key are written.
+    charged: Vec<LoggedCharge>,
+}
+
+/// What an admitted request has charged to one limit, for `tollgate verify`.
+struct LoggedCharge {
+    rule: RuleId,
+    limit: Limit,
+    /// The key under the rule.
+    mark: Fingerprint,
+    /// When it counts as made.
+    at: Time,
+    cost: u64,
+}
+
+impl LoggedCharge {
+    /// The charges of a verdict, except those to a node's share of a limit.
+    fn of(verdict: &EngineVerdict) -> Vec<LoggedCharge> {
+        let whole = verdict
+            .charged()
+            .filter(|(limit, item)| verdict.allowed && item.quota == Quota::new(&limit.limit));
+        whole
+            .map(|(limit, item)| LoggedCharge {
+                rule: limit.rule.id.clone(),
+                limit: *limit.limit,
+                mark: limit.key_mark(),
+                at: item.grant.at,
+                cost: item.grant.cost,
+            })
+            .collect()
+    }
 }
 
 impl DecisionLog {
@@ -157,6 +190,10 @@ impl DecisionLog {
             remaining: reported.map(|limit| limit.remaining()),
             retry_after: verdict.retry_after,
             trace,
+            charged: match self.config.sample {
+                Sample::Denied => Vec::new(),
+                Sample::All | Sample::Keys(_) => LoggedCharge::of(verdict),
+            },
         };
         if self.queue.try_send(record).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -190,8 +227,6 @@ fn is_sampled(key: &EventKey, percent: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tollgate::internal::fingerprint::Fingerprint;
-
     use super::*;
 
     #[test]

@@ -140,6 +140,7 @@ mod tests {
             remaining: Some(0),
             retry_after: Some(Duration::from_micros(1)),
             trace: None,
+            charged: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use tollgate::Time;
 use tollgate::internal::time::calendar::rfc3339;
 
-use super::DecisionRecord;
+use super::{DecisionRecord, LoggedCharge};
 
 /// One decision.
 #[derive(Serialize)]
@@ -22,6 +22,19 @@ struct DecisionLine<'a> {
     retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
+    /// What was charged, limit by limit; only where all decisions of a key are written.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    charged: Vec<ChargeLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct ChargeLine<'a> {
+    rule: &'a str,
+    limit: String,
+    key: String,
+    /// Unix time in nanoseconds.
+    at_ns: u64,
+    cost: u64,
 }
 
 /// The limiting of a key, at its beginning and at its end.
@@ -68,6 +81,7 @@ impl Lines {
             remaining: record.remaining,
             retry_after_ms: record.retry_after.map(|wait| wait.as_nanos().div_ceil(1_000_000) as u64),
             trace_id: record.trace.map(|trace| trace.to_string()),
+            charged: record.charged.iter().map(ChargeLine::of).collect(),
         });
     }
 
@@ -80,6 +94,18 @@ impl Lines {
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.count = 0;
+    }
+}
+
+impl ChargeLine<'_> {
+    fn of(charge: &LoggedCharge) -> ChargeLine<'_> {
+        ChargeLine {
+            rule: charge.rule.as_str(),
+            limit: charge.limit.to_string(),
+            key: format!("#{:016x}", charge.mark.to_bits()),
+            at_ns: charge.at.nanos(),
+            cost: charge.cost,
+        }
     }
 }
 

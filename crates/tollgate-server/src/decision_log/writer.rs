@@ -137,6 +137,7 @@ mod tests {
             remaining: None,
             retry_after: None,
             trace: None,
+            charged: Vec::new(),
         }
     }
 

@@ -163,3 +163,43 @@ fn a_log_that_nothing_reads_delays_neither_decisions_nor_the_stop() {
     assert!(ended.success(), "{log}");
     assert!(log.contains("the last lines of the decision log could not be written in time"), "{log}");
 }
+
+#[test]
+fn verify_finds_no_excess_in_a_log_and_the_one_that_is_added() {
+    let folder = Folder::new();
+    let rules = "rules:
+  - { id: user, key: user, limit: 3/y }
+  - { id: second, limit: 1000/s, algorithm: sliding-log }
+  - { id: window, key: user, limits: [2/h, 9/d], algorithm: fixed-window, mode: shadow }
+  - { id: busy, limit: 9/m, algorithm: concurrency }
+";
+    let config = folder.configure(&format!("decision_log: {{ to: {LOG}, sample: all }}\n{rules}"));
+    let server = Server::start_in(&folder);
+    let mut client = Client::to(server.http);
+    for n in 0..12 {
+        let body = json!({ "user": format!("u{}", n % 3) }).to_string();
+        client.request("POST", "/v1/check", &[], body.as_bytes());
+    }
+    server.stop();
+    let log = folder.path(LOG);
+    let paths = [&log, &config].map(|path| path.to_str().expect("a plain path").to_owned());
+    let verify = || tollgate(&["verify", &paths[0], "-c", &paths[1], "--json"]);
+    let ran = verify();
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    assert_eq!((ran.code, &report["violations"], &report["decisions"]), (Some(0), &json!([]), &json!(12)));
+    assert_eq!((&report["limits"], &report["keys"]), (&json!(4), &json!(10)), "{report}");
+    assert_eq!(report["unchecked"][0]["rule"], "busy", "permits are given back: {report}");
+    let text = fs::read_to_string(&log).expect("a log");
+    let first = text.lines().next().expect("a line");
+    fs::write(&log, format!("{text}{first}\n")).expect("it is written");
+    let ran = verify();
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{ran:?}"));
+    let found = report["violations"].as_array().expect("a list").iter().map(|found| &found["rule"]);
+    let found: Vec<_> = found.collect();
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert_eq!(found, ["window", "user"], "the earliest first: {report}");
+    fs::write(&log, "not JSON\n").expect("it is written");
+    let ran = verify();
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+    assert!(ran.stderr.contains("line 1"), "{ran:?}");
+}
