@@ -49,6 +49,7 @@ mod suggest;
 #[allow(dead_code)] // the plots of the documentation draw more
 mod svg;
 mod table;
+mod top;
 mod value_diff;
 mod verify;
 mod yaml;
@@ -212,6 +213,15 @@ invalid.")]
     #[command(after_help = "Example:
   tollgate status --admin http://127.0.0.1:7070")]
     Status(status::StatusArgs),
+    /// Watch what a node decides: rates, the most active rules, and the keys that are denied most
+    #[command(after_help = "Examples:
+  tollgate top
+  tollgate top --outcome near --window 5m --rule login
+  tollgate top --once --json
+
+The view is renewed every second until Ctrl-C. A count of `30 -2` means 28 to 30. With --json a line is printed every
+second. NO_COLOR switches the emphasis off.")]
+    Top(top::TopArgs),
     /// Print the completion script of a shell
     #[command(after_help = "Examples:
   tollgate completions bash > /etc/bash_completion.d/tollgate
@@ -308,6 +318,7 @@ fn dispatch(command: CliCommand) -> Exit {
         CliCommand::Store(command) => store::run(&command),
         CliCommand::Health(args) => health::run(&args),
         CliCommand::Status(args) => status::run(&args),
+        CliCommand::Top(args) => top::run(&args),
         CliCommand::Completions(args) => completions::run(&args),
         CliCommand::Man(args) => man::run(&args),
     }

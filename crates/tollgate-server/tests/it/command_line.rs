@@ -14,6 +14,7 @@ mod scenarios;
 mod setup;
 mod simulate;
 mod tokens;
+mod top;
 mod usage;
 
 use serde_json::Value;
