@@ -128,7 +128,8 @@ export class Table {
   /** @param {number} rows */
   #space(rows) {
     if (rows <= 0) return null;
-    const cell = h("td", { colspan: String(this.columns.length) });
+    const shown = this.columns.filter((column) => !(column.wide && NARROW.matches));
+    const cell = h("td", { colspan: String(shown.length) }); // a wider one would add columns
     cell.style.height = `${rows * ROW_PX}px`;
     return h("tr", { "aria-hidden": "true", class: "space" }, cell);
   }
