@@ -11,8 +11,8 @@ const NODES: usize = 2;
 const LIMIT: usize = 5;
 const LIMITED: &str = "/limited/page?x=1";
 const BANNED_CLIENT: u8 = 66;
-/// Requests that may pass undecided (or be answered with 503) while a node restarts or dies, of several hundred: usually
-/// none, but on a busy machine a decision may take longer than Envoy waits for it.
+/// Requests that may pass undecided (or be answered with 503) while a node restarts or dies, of several hundred. Usually
+/// none; five were seen once after a kill, for a reason that is not known.
 const MAX_UNDECIDED: usize = 10;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -161,7 +161,7 @@ fn wait_until_asked(example: &Example, node: &Server) {
     let decisions = || {
         let metrics = node.admin("GET", "/metrics", "").text();
         let counts = metrics.lines().filter(|line| line.starts_with("tollgate_decisions_total{"));
-        counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum::<u64>()
+        counts.filter_map(|line| line.split(' ').nth(1)?.parse::<u64>().ok()).sum::<u64>()
     };
     let before = decisions();
     eventually("the node is asked", || {
