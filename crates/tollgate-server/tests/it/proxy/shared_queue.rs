@@ -260,7 +260,7 @@ rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]";
     let [first, second] = [0, 1].map(|n: usize| format!("http://{}", nodes[n].admin));
     let ran = tollgate(&["queue", "ls", "--state", "dead", "--admin", &second]);
     assert!(ran.stdout.contains(&id) && ran.stdout.contains("answered with 503"), "{}", ran.stdout);
-    assert_eq!(ran.stdout.lines().count(), 1);
+    assert_eq!(ran.stdout.lines().count(), 2, "a header and the request: {}", ran.stdout);
     assert_eq!(tollgate(&["queue", "retry", &id, "--admin", &second]).code, Some(0));
     eventually("it is done", || status_of(&nodes[0], &answer)["status"] == "done");
     assert_eq!(api.last().body, b"never");
