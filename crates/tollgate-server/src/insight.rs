@@ -1,4 +1,4 @@
-//! Live insight: who is limited, by which rules and how often, from all decisions of this node.
+//! Live insight: which clients are limited, by which rules and how often, from all decisions of this node.
 //!
 //! Each thread counts into a batch of its own (`batch`). Batches are merged once a second, when they are full, and
 //! before the admin API reads (`data`). A full batch that cannot be merged at once is enqueued, so that decisions do not

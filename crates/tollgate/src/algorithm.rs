@@ -134,3 +134,15 @@ pub struct Grant {
     /// The state right after the charge, if it is a single number; the step charged; otherwise zero.
     pub mark: u64,
 }
+
+/// Numbers below a bound that look random and are the same in every run.
+#[cfg(test)]
+fn repeatable_draws() -> impl FnMut(u64) -> u64 {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    move |bound| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    }
+}

@@ -76,7 +76,7 @@ pub fn key_text(key: &Key, mark: u64, log_keys: LogKeys) -> Arc<str> {
     text.into()
 }
 
-/// A key whose text is not known yet.
+/// A key without a text yet.
 pub fn unknown_key(mark: u64) -> String {
     format!("#{mark:016x}")
 }

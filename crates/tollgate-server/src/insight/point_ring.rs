@@ -47,7 +47,7 @@ pub struct PointRing {
 }
 
 impl PointRing {
-    /// A ring whose earliest step is `first`.
+    /// A ring with `first` as its earliest step.
     pub fn new(capacity: usize, first: u64) -> PointRing {
         PointRing { points: vec![Point::default(); capacity].into_boxed_slice(), first, latest: first }
     }

@@ -26,7 +26,7 @@ const MAX_REQUEST_BYTES: usize = 16 << 10;
 
 pub struct ClientSample {
     hasher: RandomState,
-    /// Clients whose hash has this many zero bits at its end are sampled now.
+    /// A client is sampled if its hash ends with this many zero bits.
     bits: AtomicU32,
     generations: Mutex<Generations>,
 }

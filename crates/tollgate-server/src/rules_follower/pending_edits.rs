@@ -44,7 +44,7 @@ impl RulesFollower {
         self.state().pending_edits.0.len()
     }
 
-    /// Writes pending edits, the oldest first, until one fails. An edit whose outcome was unknown is repeated: if it was
+    /// Writes pending edits, the oldest first, until one fails. An edit with an unknown outcome is repeated: if it was
     /// committed, the second one changes nothing.
     pub(super) async fn write_pending_edits(&self, db: &RulesDb) {
         loop {

@@ -372,13 +372,7 @@ mod tests {
 
     #[test]
     fn a_log_is_the_pairs_that_were_added_less_what_was_taken_and_forgotten() {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut below = |bound: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % bound
-        };
+        let mut below = crate::algorithm::repeatable_draws();
         for _ in 0..200 {
             let mut log = Log::default();
             let mut model = BTreeMap::new();

@@ -306,13 +306,7 @@ mod tests {
 
     #[test]
     fn steps_are_the_pairs_that_were_added_less_what_was_taken_and_forgotten() {
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut below = |bound: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % bound
-        };
+        let mut below = crate::algorithm::repeatable_draws();
         for round in 0..200 {
             let mut steps = Steps::default();
             let mut model = BTreeMap::<u64, u64>::new();

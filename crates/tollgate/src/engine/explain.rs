@@ -1,4 +1,4 @@
-//! What a decision looks up beside counters, for operators who ask why. Nothing is charged or recorded.
+//! What a decision looks up beside counters, to explain it to operators. Nothing is charged or recorded.
 
 use crate::ban::Ban;
 use crate::engine::EngineCore;

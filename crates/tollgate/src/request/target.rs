@@ -50,7 +50,7 @@ impl<'a> Target<'a> {
         Self { method: upper(method), host, path: canonical_path(path), query }
     }
 
-    /// A target whose parts are canonical already.
+    /// A target of parts that are canonical already.
     pub(crate) fn canonical(method: &'a str, host: &'a str, path: &'a str, query: Option<&'a str>) -> Self {
         Target { method: Cow::Borrowed(method), host: Cow::Borrowed(host), path: Cow::Borrowed(path), query }
     }

@@ -129,7 +129,7 @@ fn first_hit_windows(entries: &[LedgerEntry], limit: &Limit) -> Option<Excess> {
     None
 }
 
-/// At most the limit in every window, whose ends are whole steps.
+/// At most the limit in every window from one whole step to another.
 fn steps(entries: &[LedgerEntry], limit: &Limit, step: u64) -> Option<Excess> {
     let window = limit.rate().period().nanos() / step;
     let mut sum = 0_u64;

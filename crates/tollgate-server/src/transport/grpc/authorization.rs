@@ -45,7 +45,7 @@ pub async fn check(
     Ok(send(answer, response).await)
 }
 
-/// Denies a request whose description is too long to be read.
+/// Denies a request because its description is too long to be read.
 pub async fn deny(response: &mut Outgoing) -> RequestStatus {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     let problem = ProblemDetails::new(status, "the headers of the request are too long to be checked");

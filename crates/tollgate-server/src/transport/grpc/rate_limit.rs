@@ -30,7 +30,7 @@ pub async fn should_rate_limit(
     Ok(if answer.is_over_limit() { RequestStatus::OverLimit } else { RequestStatus::Grpc(status::OK) })
 }
 
-/// Denies a request whose message is too long to be read.
+/// Denies a request because its message is too long to be read.
 pub fn deny(response: &mut Outgoing) -> RequestStatus {
     response.send(single_varint(1, OVER_LIMIT)).ok();
     RequestStatus::OverLimit

@@ -14,7 +14,7 @@ const REQUEST_LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 pub struct CallScanner {
     /// Bytes without the end of a head.
     searched: usize,
-    /// The length of a call whose head is known.
+    /// The length of the call, once its head is complete.
     length: usize,
 }
 

@@ -15,7 +15,7 @@ pub struct CallPattern {
 }
 
 impl CallPattern {
-    /// Takes over the pattern of an array whose first argument after the name is a key; other commands have none.
+    /// Takes over the pattern of an array with a key as the first argument after the name; other commands have none.
     pub fn replace(&mut self, args: &Args<'_, '_>) {
         self.bytes.clear();
         self.head_bytes = 0;
