@@ -34,7 +34,7 @@ impl Floor {
     const SLOTS_PER_KEY: f64 = 1.5;
     const MIN_SLOTS: usize = 64;
 
-    fn home(&self, fingerprint: u64) -> usize {
+    fn first_slot(&self, fingerprint: u64) -> usize {
         ((u128::from(fingerprint) * self.slots.len() as u128) >> 64) as usize
     }
 
@@ -54,7 +54,7 @@ impl Floor {
     }
 
     fn find(&self, fingerprint: u64) -> &Slot {
-        let mut at = self.home(fingerprint);
+        let mut at = self.first_slot(fingerprint);
         for _ in 0..self.slots.len() {
             let slot = &self.slots[at];
             match slot.fingerprint.load(Relaxed) {
@@ -102,7 +102,7 @@ impl<K: Hash> Contestant<K> for Floor {
         let mut fingerprints = [0; BATCH];
         for (fingerprint, key) in fingerprints.iter_mut().zip(keys) {
             *fingerprint = self.hasher.hash_one(key) | 1;
-            prefetch(&self.slots[self.home(*fingerprint)]);
+            prefetch(&self.slots[self.first_slot(*fingerprint)]);
         }
         fingerprints.iter().filter(|fingerprint| self.charge(**fingerprint, 1, now)).count()
     }

@@ -21,10 +21,8 @@ async function throttle(key) {
 }
 
 async function check(...attributes) {
-  const reply = await client.call("TOLLGATE.CHECK", ...attributes);
-  const verdict = {};
-  for (let n = 0; n < reply.length; n += 2) verdict[reply[n]] = reply[n + 1];
-  return { allowed: verdict.allowed, reason: verdict.reason, rule: verdict.rule, remaining: verdict.remaining };
+  const [limited, rule, , remaining, retry_after_ms] = await client.call("TOLLGATE.CHECK", ...attributes);
+  return { limited: limited === 1, rule, remaining, retry: retry_after_ms > 0 };
 }
 
 async function main() {

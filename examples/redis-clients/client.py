@@ -28,10 +28,8 @@ def throttle(key, quantity=1):
 
 
 def check(*attributes):
-    reply = client.execute_command("TOLLGATE.CHECK", *attributes)
-    # RESP2 has no maps: names and values in turn.
-    verdict = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2]))
-    return {name: verdict[name] for name in ("allowed", "reason", "rule", "remaining")}
+    limited, rule, limit, remaining, retry_after_ms, reset_after_ms = client.execute_command("TOLLGATE.CHECK", *attributes)
+    return {"limited": bool(limited), "rule": rule, "remaining": remaining, "retry": retry_after_ms > 0}
 
 
 show("ping", client.ping())

@@ -1,5 +1,6 @@
 //! Every target on its seeds, its corpus, its regressions, and on inputs made from them with a fixed seed.
 
+use tollgate_fuzz::corpus::{self, Kind, MAX_KEPT, MAX_KEPT_BYTES};
 use tollgate_fuzz::session::{Failure, Session};
 use tollgate_fuzz::targets::{TARGETS, Target};
 
@@ -21,4 +22,14 @@ fn every_target_survives_its_corpus_and_what_is_made_of_it() {
         })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn every_target_has_a_corpus_within_its_bounds() {
+    for target in TARGETS {
+        let inputs = corpus::load(Kind::Corpus, target.name).expect("the corpus can be read");
+        assert!((1..=MAX_KEPT).contains(&inputs.len()), "{}: {} inputs", target.name, inputs.len());
+        let longest = inputs.iter().map(Vec::len).max();
+        assert!(longest <= Some(MAX_KEPT_BYTES), "{}: {longest:?} bytes", target.name);
+    }
 }

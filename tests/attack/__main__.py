@@ -15,6 +15,7 @@ import report
 import floods
 import bans
 import slow
+import listeners
 import work
 import upstreams
 import identity

@@ -6,6 +6,8 @@ from report import attack
 
 RULES = "rules_db: none\nmemory: 16MiB\nrules: [{ id: five, limit: 5/h, key: user }]\n"
 
+JSON = {"domain": "a", "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}
+
 
 @attack("doors", "a page of another site calls the decision API and the admin API on loopback", "403, and nothing is charged")
 def rebinding():
@@ -13,6 +15,8 @@ def rebinding():
     answers = [
         call(node.http, "POST", "/v1/check", {"user": "bob"}, {"host": "evil.example"}).status,
         call(node.http, "POST", "/v1/check", {"user": "bob"}, {"origin": "https://evil.example"}).status,
+        call(node.http, "POST", "/json", JSON, {"origin": "https://evil.example", "content-type": "text/plain"}).status,
+        call(node.http, "POST", "/json", JSON, {"host": "evil.example", "origin": "http://evil.example"}).status,
         call(node.admin_port, "GET", "/v1/rules", None, {"host": "evil.example"}).status,
         call(node.admin_port, "GET", "/v1/rules", None, {"sec-fetch-site": "cross-site"}).status,
     ]

@@ -28,6 +28,16 @@ def post(body: str, kind: str = "application/json", path: str = "/login") -> byt
 
 
 JSON = "key: 'json:email'"
+FORM = "key: 'form:email'"
+MULTIPART = "multipart/form-data; boundary=XX"
+LONG = "x" * 200
+
+
+def part(parameters: str, value: str = "victim@example.com", rest: str = "") -> str:
+    """A multipart form with one field."""
+    return f"--XX\r\nContent-Disposition: form-data; {parameters}{rest}\r\n\r\n{value}\r\n--XX--\r\n"
+
+
 CASES = [
     ("a made-up X-Forwarded-For", "key: ip", lambda n: get(f"x-forwarded-for: 203.0.113.{n}"), ""),
     ("a made-up Forwarded", "key: ip", lambda n: get(f"forwarded: for=203.0.113.{n}"), ""),
@@ -42,6 +52,43 @@ CASES = [
     ("emails in another case, with white space", JSON, lambda n: post(f'{{"email":"{" " * (n % 3)}VICTIM@example.com"}}'), ""),
     ("numbers written differently", "key: 'json:id'", lambda n: post(f'{{"id":{["42", "42.0", "4.2e1", "420e-1"][n % 4]}}}'), ""),
     ("a decoy in a form", "key: 'form:email'", lambda n: post(f"email=decoy{n}@example.com&email=victim@example.com", "application/x-www-form-urlencoded"), ""),
+    ("a form field that has a file name", FORM, lambda n: post(part(f'name="email"; filename="{"" if n % 2 else n}"'), MULTIPART), ""),
+    ("a form field that has two names", FORM, lambda n: post(part([f'name="{n}"; name="email"', f'name="email"; name="{n}"'][n % 2]), MULTIPART), ""),
+    ("a boundary of 200 characters", FORM, lambda n: post(part("name=email").replace("XX", LONG), f"multipart/form-data; boundary={LONG}"), ""),
+    ("a multipart form without CR", FORM, lambda n: post(part("name=email").replace("\r\n", "\n"), MULTIPART), ""),
+    ("a multipart form with two boundaries", FORM, lambda n: post(part("name=email"), f"{MULTIPART}; boundary={n}"), ""),
+    (
+        "two content types",
+        FORM,
+        lambda n: post(part("name=email"), ["text/plain\r\ncontent-type: " + MULTIPART, MULTIPART + "\r\ncontent-type: text/plain"][n % 2]),
+        "",
+    ),
+    (
+        "a form field in quoted-printable",
+        FORM,
+        lambda n: post(part("name=email", "".join(f"={byte:02x}" if n >> at & 1 else chr(byte) for at, byte in enumerate(b"victim@example.com")), "\r\nContent-Transfer-Encoding: quoted-printable"), MULTIPART),
+        "",
+    ),
+    ("a decoy before the field as a list, in a form", FORM, lambda n: post(f"email=decoy{n}&email[{'' if n % 2 else n}]=victim@example.com", "application/x-www-form-urlencoded"), ""),
+    ("a decoy before the field as a list, in a multipart form", FORM, lambda n: post(part("name=email", f"decoy{n}").replace("--XX--", "") + part("name=email[]"), MULTIPART), ""),
+    ("a decoy before the parameter as a list", "key: 'query:id'", lambda n: get(path=f"/?id=decoy{n}&id%5B%5D=victim"), ""),
+    ("a decoy before a name with a dot for the underscore", "key: 'query:user_id'", lambda n: get(path=f"/?user_id=decoy{n}&user.id=victim"), ""),
+    ("a decoy before a list in a list", JSON, lambda n: post(f'{{"email":"decoy{n}@example.com","email":[["victim@example.com"]]}}'), ""),
+    ("a comma behind the last JSON field", JSON, lambda n: post('{"email":"victim@example.com"' + "," * (n % 2) + "}"), ""),
+    ("a decoy before a semicolon in a form", FORM, lambda n: post(f"email=decoy{n};email=victim@example.com", "application/x-www-form-urlencoded"), ""),
+    ("a decoy before a semicolon in a query", "key: 'query:id'", lambda n: get(path=f"/?id=decoy{n};id=victim"), ""),
+    (
+        "another spelling of a cookie",
+        "key: 'cookie:sid'",
+        lambda n: get("cookie: sid=" + ["abc", "%61bc", '"abc"', '"\\141bc"', "%2561bc", '"a\\bc"', '"%61%62c"'][n % 7]),
+        "",
+    ),
+    (
+        "another spelling of credentials",
+        "key: 'header:authorization'",
+        lambda n: get("authorization: " + ["Bearer X", "bEARER X", "Bearer  X", "Bearer\tX", f"Bearer X {n}", f"Bearer {n} X"][n % 6]),
+        "",
+    ),
     ("a decoy query parameter", "key: 'query:id'", lambda n: get(path=f"/?id=decoy{n}&id=victim"), ""),
     ("a decoy cookie", "key: 'cookie:sid'", lambda n: get(f"cookie: sid=decoy{n}; sid=victim"), ""),
     ("a decoy header", "key: 'header:x-user'", lambda n: get(f"x-user: decoy{n}", "x-user: victim"), ""),

@@ -21,14 +21,14 @@ def proxy(more: str = "", api: Api | Upstream | None = None) -> Node:
 def silent():
     node = proxy("rules: [{ id: many, limit: 1000000/h, key: ip }]\n")
     before = resident(node)
-    crowd = []
+    connections = []
     for _ in range(5_000):
         connection = socket.create_connection(("127.0.0.1", node.proxy), 10)
         connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nx-slow: ")
-        crowd.append(connection)
+        connections.append(connection)
     answered = sum(call(node.proxy, "GET", "/").status == 200 for _ in range(20))
-    each = (resident(node) - before) * 1000 / len(crowd)
-    for connection in crowd:
+    each = (resident(node) - before) * 1000 / len(connections)
+    for connection in connections:
         connection.close()
     node.stop()
     return answered == 20 and each < 40, f"{answered} of 20 answered; {each:.1f} KB each"
@@ -37,14 +37,14 @@ def silent():
 def idle_after(request: bytes) -> tuple[bool, str]:
     node = proxy("rules: [{ id: many, limit: 1000000/h, key: ip }]\n")
     before = resident(node)
-    crowd = []
+    connections = []
     for _ in range(2_000):
         connection = socket.create_connection(("127.0.0.1", node.proxy), 30)
         connection.sendall(request)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200"), "the request is answered"
-        crowd.append(connection)
-    each = (resident(node) - before) * 1000 / len(crowd)
-    for connection in crowd:
+        connections.append(connection)
+    each = (resident(node) - before) * 1000 / len(connections)
+    for connection in connections:
         connection.close()
     node.stop()
     return each < 40, f"{each:.1f} KB each"
@@ -120,16 +120,16 @@ def not_reading():
     api = Large(1_000_000)
     node = Node(PROXY.format(api=api.url) + "rules: [{ id: many, limit: 1000000/h, key: ip }]\n")
     before = resident(node)
-    crowd = []
+    connections = []
     for _ in range(200):
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", node.proxy))
         connection.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
-        crowd.append(connection)
+        connections.append(connection)
     answered = sum(call(node.proxy, "GET", "/").status == 200 for _ in range(20))
-    each = (resident(node) - before) * 1000 / len(crowd)
-    for connection in crowd:
+    each = (resident(node) - before) * 1000 / len(connections)
+    for connection in connections:
         connection.close()
     node.stop()
     return answered == 20 and each < 600, f"{answered} of 20 answered; {each:.0f} KB each"

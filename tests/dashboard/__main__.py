@@ -36,9 +36,14 @@ if arguments == ["--screenshots"]:
 # Each module registers its cases when it is imported.
 import access
 import accessibility
+import banners
+import changes
 import editing
+import fleet
+import health
 import live
 import lists
+import prefix
 import simulation
 
 sys.exit(browser.run_all(arguments))

@@ -43,6 +43,7 @@ def the_page_opens_without_a_token_under_a_strict_policy(browser):
 def a_token_is_asked_for_and_forgotten_on_reload(browser):
     node = node_with_tokens()
     page = open_page(browser, node, "rules")
+    expect(page.get_by_role("dialog")).to_contain_text("This node needs a token.")
     page.get_by_label("Token").fill("a-token-that-nobody-has-given")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("the token is unknown")
@@ -52,7 +53,7 @@ def a_token_is_asked_for_and_forgotten_on_reload(browser):
     stored = page.evaluate("JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie])")
     assert ADMIN not in stored, stored
     page.reload()
-    expect(page.get_by_role("dialog")).to_contain_text("needs a token")
+    expect(page.get_by_role("dialog")).to_contain_text("This node needs a token.")
     page.get_by_role("button", name="Not now").click()
     expect(page.get_by_role("main")).to_contain_text("Sign in to see this")
 
@@ -95,18 +96,3 @@ def hostile_text_is_inert(browser):
     expect(page.get_by_role("main").get_by_role("alert")).to_be_visible()
     assert page.locator("main img").count() == 0 and page.locator("main script").count() == 0
     assert "owned" not in page.title()
-
-
-@case
-def a_banner_on_every_page_says_that_protection_is_off(browser):
-    node = Node(f"rules_db: sqlite:tollgate.db\n{RULES}")
-    page = open_page(browser, node, "health")
-    for position, text in [("shadow", "Protection is in shadow"), ("off", "Protection is off")]:
-        page.get_by_role("group", name="Enforcement").get_by_role("button", name=position).click()
-        page.get_by_role("button", name=f"Switch to {position}").click()
-        for fragment in ["rules", "changes", "health"]:
-            visit(page, fragment)
-            expect(page.locator("#banner")).to_contain_text(text)
-    page.get_by_role("group", name="Enforcement").get_by_role("button", name="on", exact=True).click()
-    page.get_by_role("button", name="Switch to on").click()
-    expect(page.locator("#banner")).to_be_empty()

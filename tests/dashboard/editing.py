@@ -51,6 +51,31 @@ def bans_are_imported_and_lifted_together(browser):
 
 
 @case
+def what_denied_clients_are_told_is_edited_with_the_rule(browser):
+    node = Node(RULES)
+    assert node.admin("POST", "/v1/rules", CHECKOUT | {"limits": ["1/h"]}).status == 201
+    page = open_page(browser, node, "rules/checkout")
+    draft = page.get_by_label("Rule (YAML)")
+    rule = "id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [1/h]\n"
+    expect(draft).to_have_value(rule)
+    draft.fill(rule + "deny: { message: slow down, body: '{\"e\": 1}' }\n")
+    expect(page.locator(".problems")).to_contain_text("'body' needs 'content_type' as well")
+    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
+    draft.fill(rule + "deny: { message: slow down, body: '{\"e\": 1}', content_type: application/json, retry_after_max: 5s }\n")
+    expect(page.locator(".problems")).to_contain_text("valid")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.get_by_text("rule checkout is in force")).to_be_visible()
+    hit = {"method": "POST", "path": "/checkout", "user": "ann"}
+    assert node.check(**hit).status == 200
+    denied = node.check(**hit)
+    assert (denied.body["message"], denied.headers["retry-after"]) == ("slow down", "5"), denied
+    visit(page, "rules")
+    visit(page, "rules/checkout")
+    reopened = 'deny: { message: slow down, body: "{\\"e\\": 1}", content_type: application/json, retry_after_max: "5s" }\n'
+    expect(draft).to_have_value(rule + reopened)
+
+
+@case
 def a_rule_is_edited_checked_applied_and_reverted(browser):
     node = Node(RULES)
     assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
@@ -120,6 +145,8 @@ def a_rule_is_created_and_deleted(browser):
     visit(page, "rules/all")
     expect(page.get_by_text("This rule is in the configuration file")).to_be_visible()
     expect(page.get_by_label("Rule (YAML)")).not_to_be_editable()
+    for heading in ["Draft", "What changes", "Measured effect", "History"]:
+        expect(page.get_by_role("heading", name=heading)).to_have_count(0)
 
 
 @case

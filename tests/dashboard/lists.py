@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from browser import case, open_page
+from browser import case, open_page, visit
 from node import Node
 
 ROWS = 10_000
@@ -43,3 +43,63 @@ def a_node_that_is_gone_makes_the_page_stale_not_blank(browser):
     expect(page.get_by_role("link", name="login", exact=True)).to_be_visible()
     node.start()
     expect(page.locator("#heard")).not_to_contain_text("last heard")
+
+
+@case
+def a_node_that_is_gone_is_not_called_protecting_after_a_change_of_the_page(browser):
+    node = Node("rules_db: sqlite:tollgate.db\nrules: [{ id: login, key: ip, limit: 5/h }]")
+    page = open_page(browser, node)
+    assert node.passed(9, ip="203.0.113.9") == 5
+    expect(page.locator("#sentence")).to_contain_text("Protecting")
+    expect(page.locator(".plot svg")).to_be_visible()
+    expect(page.get_by_role("region", name="Most limited keys")).to_contain_text("203.0.113.9")
+    visit(page, "rules")
+    expect(page.get_by_role("link", name="login", exact=True)).to_be_visible()
+    node.kill()
+    visit(page, "overview")
+    sentence = page.locator("#sentence")
+    expect(sentence).to_contain_text("The node does not answer, last heard")
+    expect(page.locator(".plot svg")).to_be_visible()
+    expect(page.get_by_role("region", name="Most limited keys")).to_contain_text("203.0.113.9")
+    expect(page.get_by_text("Top keys: last heard")).to_be_visible()
+    visit(page, "rules")
+    expect(page.get_by_role("link", name="login", exact=True)).to_be_visible()
+    expect(page.get_by_text("Rules: last heard")).to_be_visible()
+    visit(page, "changes")
+    expect(page.get_by_text("Changes: the node does not answer")).to_be_visible()
+    node.start()
+    expect(page.get_by_text("No changes yet")).to_be_visible()
+    visit(page, "overview")
+    expect(sentence).to_contain_text("Protecting")
+
+
+@case
+def a_page_without_data_says_that_the_node_does_not_answer(browser):
+    node = Node("rules: [{ id: login, key: ip, limit: 5/h }]")
+    page = open_page(browser, node, "health")
+    expect(page.get_by_role("region", name="Counter store")).to_contain_text("in the memory")
+    node.kill()
+    visit(page, "overview")
+    main = page.get_by_role("main")
+    expect(page.locator("#sentence")).to_contain_text("The node does not answer")
+    expect(main).to_contain_text("Requests: the node does not answer")
+    expect(main).to_contain_text("Latest denials: the node does not answer")
+    assert "Protecting:" not in page.locator("#sentence").inner_text()
+    visit(page, "decisions")
+    expect(main).to_contain_text("Decisions: the node does not answer")
+
+
+@case
+def a_phone_shows_how_busy_a_rule_is_on_a_second_line(browser):
+    node = Node("rules: [{ id: login, key: ip, limit: 5/h }]")
+    assert node.passed(25, ip="203.0.113.9") == 5
+    page = open_page(browser, node)
+    page.set_viewport_size({"width": 360, "height": 740})
+    visit(page, "rules")
+    second = page.get_by_role("region", name="Rules in force").locator(".second-line")
+    expect(second).to_be_visible()
+    expect(second).to_contain_text("20 limited")
+    expect(second).to_contain_text("% used")
+    expect(second).to_contain_text("file")
+    page.set_viewport_size({"width": 1280, "height": 740})
+    expect(second).to_be_hidden()

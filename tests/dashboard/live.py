@@ -1,5 +1,8 @@
 """Live data: the chart, top keys, decisions and their explanation, reconnects."""
 
+import json
+import subprocess
+
 from playwright.sync_api import expect
 
 from browser import case, open_page, visit
@@ -55,6 +58,79 @@ def a_denial_appears_and_its_ticket_is_explained(browser):
     page.get_by_role("button", name="Explain").click()
     expect(explained).to_contain_text("✓ Passed")
     expect(explained.locator("li.matched")).to_contain_text("api")
+    row = tail.get_by_role("row").filter(has_text="✗ limited").first
+    expect(row).to_contain_text("5/h 5 used")
+
+
+@case
+def what_the_command_line_explains_is_explained_here(browser):
+    node = Node(RULES)
+    node.passed(5, **LOGIN)
+    denied = node.check(**LOGIN)
+    page = open_page(browser, node, "decisions")
+    explained = page.locator(".explained")
+    problem = json.dumps({"type": "about:blank", "status": 429, "instance": denied.body["ticket"]})
+    for text, words in [
+        ("POST /login --ip 203.0.113.9", "✗ Denied"),
+        ("tollgate explain GET /api --user=ann", "✓ Passed"),
+        (problem, "✗ Denied"),
+        ("POST /login --header 'User-Agent=a b' --ip 203.0.113.10", "✓ Passed"),
+    ]:
+        page.get_by_label("Ticket or request").fill(text)
+        page.get_by_role("button", name="Explain").click()
+        expect(explained).to_contain_text(words)
+        page.get_by_label("Ticket or request").fill('{"method":"GET", ')
+        page.get_by_role("button", name="Explain").click()
+        expect(page.get_by_text("this is not complete JSON: expected a ticket, a denied response, or a request such as POST /login")).to_be_visible()
+    page.get_by_label("Ticket or request").fill("POST")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_role("alert").filter(has_text="Explain")).to_be_visible()
+    page.get_by_label("Ticket or request").fill("GET /api --usr ann")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.get_by_text("--usr is not an option of a request")).to_be_visible()
+
+
+@case
+def a_change_is_marked_in_the_last_step_of_the_chart(browser):
+    node = Node(RULES)
+    node.passed(3, **LOGIN)
+    page = open_page(browser, node)
+    page.get_by_label("Time range").select_option("1h")
+    expect(page.locator(".plot svg")).to_be_visible()
+    marks = page.locator(".plot .change-mark")
+    expect(marks).to_have_count(0)
+    for number in range(12):
+        assert node.admin("PUT", "/v1/rules/one", {"key": "ip", "limit": f"{number + 1}/h"}).status in (200, 201)
+        if number == 0:
+            expect(marks.first).to_be_visible()
+    expect(page.locator(".plot .change-count").last).to_contain_text("1")
+    assert marks.count() <= 2, "changes that are close have one mark"
+    page.get_by_role("button", name="View as table").click()
+    expect(page.get_by_role("region", name="as a table")).to_contain_text("rule one set by local")
+
+
+@case
+def commands_to_copy_have_the_addresses_of_the_node(browser):
+    node = Node("rules_db: sqlite:tollgate.db\nrules: []")
+    page = open_page(browser, node)
+    main = page.get_by_role("main")
+    expect(main).to_contain_text(f"127.0.0.1:{node.http}/v1/check")
+    expect(main).to_contain_text(f"--http http://127.0.0.1:{node.http}")
+    command = page.locator(".copyable code").first.inner_text()
+    assert '"allowed":true' in subprocess.run(command, shell=True, capture_output=True, text=True).stdout, command
+    visit(page, "rules")
+    expect(main).to_contain_text(f"127.0.0.1:{node.admin_port}/v1/rules")
+    visit(page, "changes")
+    expect(main).to_contain_text(f"tollgate rules apply rules.yaml --admin http://127.0.0.1:{node.admin_port}")
+
+
+@case
+def at_a_low_rate_too_few_decisions_are_timed(browser):
+    node = Node(RULES)
+    page = open_page(browser, node)
+    expect(page.locator("#sentence")).to_contain_text("no requests now")
+    node.check(**LOGIN)
+    expect(page.locator("#sentence-detail")).to_contain_text("p50")
 
 
 @case

@@ -50,6 +50,42 @@ def the_affected_clients_follow_the_limit(browser):
     slider.fill("5")
     expect(clients.get_by_role("cell", name="ip:203.0.113.9")).to_be_visible()
     page.get_by_role("button", name="Apply…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Apply").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text('− limits: ["1000/h"]')
+    expect(dialog).to_contain_text('+ limits: ["5/h"]')
+    expect(dialog).to_contain_text("20 of 30 requests denied")
+    dialog.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("0 rules created, 1 changed")).to_be_visible()
     assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["5/h"]
+
+
+@case
+def a_rule_of_the_configuration_file_is_tried_and_not_applied(browser):
+    node = Node("rules_db: sqlite:tollgate.db\nrules: [{ id: login, key: ip, limit: 5/m }]")
+    page = open_page(browser, node, "simulate")
+    apply = page.get_by_role("button", name="Apply…")
+    expect(page.get_by_text("Applying creates 1 rule and changes 0.")).to_be_visible()
+    expect(apply).to_be_enabled()
+    page.get_by_role("combobox").select_option("login")
+    page.get_by_role("slider").fill("3")
+    expect(page.locator("#apply-note")).to_contain_text("configuration file")
+    expect(apply).to_be_disabled()
+    page.get_by_label("Rules (YAML)").fill("rules: [{ id: other, key: ip, limit: 3/m }]")
+    expect(apply).to_be_enabled()
+
+
+@case
+def rules_are_tried_on_a_log(browser):
+    node = Node(CONFIG)
+    page = open_page(browser, node, "simulate")
+    line = '{ip} - - [01/Jan/2026:00:00:0{n} +0000] "GET / HTTP/1.1" 200 1\n'
+    log = "".join(line.format(ip="203.0.113.9", n=n) for n in range(9)) + line.format(ip="203.0.113.10", n=9)
+    page.get_by_label("Access log").set_input_files({"name": "access.log", "mimeType": "text/plain", "buffer": log.encode()})
+    expect(page.get_by_text("0 of 10 requests denied")).to_be_visible()
+    expect(page.get_by_text("Requests of the log, 2026-01-01T00:00:00 to 2026-01-01T00:00:09.")).to_be_visible()
+    page.get_by_label("Rules (YAML)").fill("- { id: try, key: ip, limit: 4/m }")
+    expect(page.get_by_text("5 of 10 requests denied (50 %)")).to_be_visible()
+    clients = page.get_by_role("region", name="Clients that would be limited")
+    expect(clients.get_by_role("cell", name="ip:203.0.113.9")).to_be_visible()
+    page.get_by_role("button", name="Use live requests").click()
+    expect(page.get_by_text("The sample is empty")).to_be_visible()

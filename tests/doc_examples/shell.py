@@ -17,7 +17,7 @@ WITHIN = 90.0
 TOLLGATE = Path(os.environ.get("TOLLGATE", ROOT / "target/release/tollgate"))
 
 # The pages use default ports; each run has its own.
-PORTS = [8080, 7070, 6380, 8000, 9090, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
+PORTS = [8080, 7070, 6380, 8081, 8000, 8001, 3000, 7071, 8090, 8888, 6379, 11211, 5432]
 
 # Programs that pages run in front of Tollgate, and where each comes from.
 PROGRAMS = {
@@ -36,10 +36,10 @@ tollgate() {
   case "$1 ${2:-}" in
     serve*) if [ "$BASHPID" = "$$" ]; then "$TOLLGATE" "$@"; else exec "$TOLLGATE" "$@" 2>>serve.log; fi ;;
     proxy*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_8000" 2>>serve.log ;;
-    egress*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_9090" 2>>serve.log ;;
+    egress*) exec "$TOLLGATE" "$@" --listen "127.0.0.1:$PORT_8001" 2>>serve.log ;;
     check*) "$TOLLGATE" "$@" --http "http://127.0.0.1:$PORT_8080" ;;
     init*) "$TOLLGATE" "$@" && printf 'listen: { http: "127.0.0.1:%s", admin: "127.0.0.1:%s" }\n' "$PORT_8080" "$PORT_7070" >>"${2:-tollgate.yaml}" ;;
-    "rules check" | "rules test" | simulate* | verify* | suggest* | config* | doctor* | import* | store* | demo* | help* | completions* | man* | -*) "$TOLLGATE" "$@" ;;
+    "rules check" | "rules test" | verify* | config* | doctor* | import* | store* | demo* | help* | completions* | man* | -*) "$TOLLGATE" "$@" ;;
     *) "$TOLLGATE" "$@" --admin "http://127.0.0.1:$PORT_7070" ;;
   esac
 }
@@ -122,7 +122,7 @@ class Shell:
     def write(self, name: str, text: str, served: bool) -> None:
         text = self.here(text)
         if served and not re.search(r"^listen:", text, re.MULTILINE):
-            listen = {"http": 8080, "admin": 7070, "resp": 6380}
+            listen = {"http": 8080, "admin": 7070, "resp": 6380, "grpc": 8081}
             if re.search(r"^upstreams:", text, re.MULTILINE):
                 listen["proxy"] = 8000
             addresses = ", ".join(f'{name}: "127.0.0.1:{self.ports[port]}"' for name, port in listen.items())
@@ -157,7 +157,7 @@ class Shell:
         if program == "tollgate proxy":
             return f"{line} until_ready $! {self.ports[8000]}"
         if program == "tollgate egress":
-            return f"{line} until_ready $! {self.ports[9090]}"
+            return f"{line} until_ready $! {self.ports[8001]}"
         if program == "python3 api.py":
             return f"{line} until_ready $! {self.ports[3000]}"
         file = re.search(r"-c (\S+)", line)

@@ -51,21 +51,32 @@ def _send(connection, method, path, body, headers) -> Answer:
 class Node:
     """`tollgate serve` with a configuration that says all but the addresses."""
 
-    def __init__(self, config: str, at: str | None = None, directory: Path | None = None, ready: bool = True):
+    def __init__(
+        self,
+        config: str,
+        at: str | None = None,
+        directory: Path | None = None,
+        ready: bool = True,
+        admin_port: int | None = None,
+        listen: str = "",
+    ):
         self.directory = directory or process.folder("node")
         self.http = free_port()
-        self.admin_port = free_port()
+        self.admin_port = admin_port or free_port()
         self.proxy = free_port()
+        self.resp = free_port()
+        self.grpc = free_port()
+        self.listen = listen
         self.config = config
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith("TOLLGATE_")}
         self._local = threading.local()
         self.start(at, ready)
 
     def write(self, config: str) -> None:
-        listen = {"http": self.http, "admin": self.admin_port}
+        listen = {"http": self.http, "admin": self.admin_port, "resp": self.resp, "grpc": self.grpc}
         if "upstreams:" in config:
             listen["proxy"] = self.proxy
-        listen = ", ".join(f"{name}: '127.0.0.1:{port}'" for name, port in listen.items()) + ", resp: '127.0.0.1:0'"
+        listen = ", ".join(f"{name}: '127.0.0.1:{port}'" for name, port in listen.items()) + self.listen
         self.config = config
         self.file.write_text(f"listen: {{ {listen} }}\n{config}")
 

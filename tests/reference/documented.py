@@ -6,7 +6,11 @@ from functools import cache
 from process import ROOT
 
 # Tables by the heading above them, where the head of the table does not say which map it is about.
-PREFIXES = {"Tracked keys": "rules[].track.", "Automatic bans": "rules[].ban."}
+PREFIXES = {
+    "Tracked keys": "rules[].track.",
+    "Automatic bans": "rules[].ban.",
+    "What a denied client is told": "rules[].deny.",
+}
 
 
 def _prefix(heading: str, head: list[str]) -> str | None:

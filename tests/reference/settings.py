@@ -25,6 +25,7 @@ LISTS = {"rules": "rules[]", "bans": "bans[]"}
 COMPLETE = {
     "rules[]": {"id": "a", "limit": "5/m", "key": "ip"},
     "rules[].ban": {"after": "3"},
+    "rules[].deny": {"body": "x", "content_type": "text/plain"},
     "proxy.health": {"path": "/"},
     "proxy.tls": {"cert": "a", "key": "b"},
 }

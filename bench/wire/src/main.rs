@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 mod axum_server;
 mod floor;
+mod grpc_load;
 mod load;
 mod part;
 mod process;
@@ -40,7 +41,9 @@ fn main() -> ExitCode {
             name => match Part::ALL.into_iter().find(|part| part.name() == name) {
                 Some(part) => parts.push(part),
                 None => {
-                    eprintln!("usage: bench/wire/run [--quick] [--strict] [resp] [pipeline] [http] [proxy]");
+                    eprintln!(
+                        "usage: bench/wire/run [--quick] [--strict] [resp] [pipeline] [http] [grpc] [streams] [proxy]"
+                    );
                     return ExitCode::from(2);
                 }
             },

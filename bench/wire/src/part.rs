@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::grpc_load::GrpcLoad;
 use crate::load::Load;
 use crate::process::{Server, find, free_port, tempfile};
 use crate::request::Request;
@@ -14,8 +15,14 @@ pub enum Part {
     Resp,
     Pipeline,
     Http,
+    Grpc,
+    /// gRPC with several streams per connection.
+    Streams,
     Proxy,
 }
+
+/// A tonic server that answers a constant.
+pub const TONIC: &str = "tonic, a constant";
 
 #[derive(Clone, Copy)]
 pub struct Effort {
@@ -60,13 +67,16 @@ redis.call('SET',KEYS[1],string.format('%.0f',next),'PX',math.ceil((next-now)/10
 return {0,capacity,math.floor((capacity*interval-(next-now))/interval),-1,math.ceil((next-now)/1000000)}";
 
 impl Part {
-    pub const ALL: [Part; 4] = [Part::Resp, Part::Pipeline, Part::Http, Part::Proxy];
+    pub const ALL: [Part; 6] =
+        [Part::Resp, Part::Pipeline, Part::Http, Part::Grpc, Part::Streams, Part::Proxy];
 
     pub const fn name(self) -> &'static str {
         match self {
             Part::Resp => "resp",
             Part::Pipeline => "pipeline",
             Part::Http => "http",
+            Part::Grpc => "grpc",
+            Part::Streams => "streams",
             Part::Proxy => "proxy",
         }
     }
@@ -76,13 +86,16 @@ impl Part {
             Part::Resp => "CL.THROTTLE, 1 M keys, 50 connections, no pipeline",
             Part::Pipeline => "CL.THROTTLE, 1 M keys, 50 connections, pipelines of 16",
             Part::Http => "POST /v1/check, 1 M users, 64 connections",
+            Part::Grpc => "ShouldRateLimit, 1 M users, 50 connections of one stream",
+            Part::Streams => "ShouldRateLimit, 1 M users, 8 connections of 32 streams",
             Part::Proxy => "a proxied GET, 64 connections; the upstream is on the processor of the load",
         }
     }
 
     const fn connections(self) -> usize {
         match self {
-            Part::Resp | Part::Pipeline => 50,
+            Part::Resp | Part::Pipeline | Part::Grpc => 50,
+            Part::Streams => 8,
             Part::Http | Part::Proxy => 64,
         }
     }
@@ -90,7 +103,8 @@ impl Part {
     const fn pipeline(self) -> usize {
         match self {
             Part::Pipeline => 16,
-            Part::Resp | Part::Http | Part::Proxy => 1,
+            Part::Streams => 32,
+            Part::Resp | Part::Http | Part::Grpc | Part::Proxy => 1,
         }
     }
 
@@ -100,6 +114,7 @@ impl Part {
         let mut contestants = match self {
             Part::Resp | Part::Pipeline => resp_contestants(),
             Part::Http => http_contestants(),
+            Part::Grpc | Part::Streams => grpc_contestants(),
             Part::Proxy => proxy_contestants(&mut upstream),
         };
         for contestant in &mut contestants {
@@ -122,9 +137,17 @@ impl Part {
 
 impl Contestant {
     fn take_turn(&mut self, part: Part, duration: Duration) {
-        let mut load = Load::new(self.port, part.connections(), part.pipeline(), &self.request);
         let mut before = Duration::ZERO;
-        let (answered, elapsed) = load.run(WARM_UP, duration, || before = self.server.cpu());
+        let started = || before = self.server.cpu();
+        let (answered, elapsed) = match part {
+            Part::Grpc | Part::Streams => {
+                GrpcLoad::new(self.port, part.connections(), part.pipeline()).run(WARM_UP, duration, started)
+            }
+            _ => {
+                let mut load = Load::new(self.port, part.connections(), part.pipeline(), &self.request);
+                load.run(WARM_UP, duration, started)
+            }
+        };
         let cpu = self.server.cpu().saturating_sub(before);
         let answered = answered as f64;
         let per_second = answered / elapsed.as_secs_f64();
@@ -164,26 +187,27 @@ fn tollgate_program() -> PathBuf {
     std::env::var_os("TOLLGATE").expect("TOLLGATE names the binary").into()
 }
 
-/// A limiter with two listeners.
+/// A limiter with its listeners.
 struct Limiter {
     server: Rc<Server>,
     http: u16,
     resp: u16,
+    grpc: u16,
 }
 
 fn tollgate() -> Option<Limiter> {
-    let [http, resp, admin] = [(); 3].map(|()| free_port());
+    let [http, resp, grpc, admin] = [(); 4].map(|()| free_port());
     let folder = tempfile("tollgate");
     std::fs::create_dir_all(&folder).expect("a folder for its state");
     let config = folder.join("tollgate.yaml");
     let text = format!(
-        "listen: {{ http: 127.0.0.1:{http}, admin: 127.0.0.1:{admin}, resp: 127.0.0.1:{resp} }}\n\
+        "listen: {{ http: 127.0.0.1:{http}, admin: 127.0.0.1:{admin}, resp: 127.0.0.1:{resp}, grpc: 127.0.0.1:{grpc} }}\n\
          rules_db: none\nrules: [{{ id: each, key: user, limit: 1000000/h }}]\n"
     );
     std::fs::write(&config, text).expect("a configuration");
     let args = ["serve", "-c", config.to_str().expect("a path in UTF-8")];
-    let server = Server::start(SERVER_CPU, &tollgate_program(), &args, &[http, resp])?;
-    Some(Limiter { server: Rc::new(server), http, resp })
+    let server = Server::start(SERVER_CPU, &tollgate_program(), &args, &[http, resp, grpc])?;
+    Some(Limiter { server: Rc::new(server), http, resp, grpc })
 }
 
 fn throttlecrab() -> Option<Limiter> {
@@ -209,7 +233,7 @@ fn throttlecrab() -> Option<Limiter> {
         "error",
     ];
     let server = Server::start(SERVER_CPU, &program, &args, &[http, resp])?;
-    Some(Limiter { server: Rc::new(server), http, resp })
+    Some(Limiter { server: Rc::new(server), http, resp, grpc: 0 })
 }
 
 /// Replies of `CL.THROTTLE` are six lines.
@@ -294,6 +318,21 @@ fn http_contestants() -> Vec<Contestant> {
             r#"{"key":"user-0000000","max_burst":1000,"count_per_period":1000,"period":3600,"quantity":1}"#;
         let request = Request::post("/throttle", body);
         contestants.push(Contestant::new("throttlecrab", &crab.server, crab.http, request).filled());
+    }
+    contestants
+}
+
+fn grpc_contestants() -> Vec<Contestant> {
+    // Calls are made by the load generator for gRPC.
+    let contestant = |name, server: &Rc<Server>, port| Contestant::new(name, server, port, Request::get("/"));
+    let mut contestants = Vec::new();
+    let program = std::env::current_exe().expect("the path of this program").with_file_name("grpc-constant");
+    let port = free_port();
+    if let Some(server) = Server::start(SERVER_CPU, &program, &[&format!("127.0.0.1:{port}")], &[port]) {
+        contestants.push(contestant(TONIC, &Rc::new(server), port));
+    }
+    if let Some(tollgate) = tollgate() {
+        contestants.push(contestant("Tollgate", &tollgate.server, tollgate.grpc));
     }
     contestants
 }

@@ -1,6 +1,6 @@
 //! Medians, ratios within the run, and the targets.
 
-use crate::part::{Contestant, Part, Turn};
+use crate::part::{Contestant, Part, TONIC, Turn};
 
 enum Target {
     /// At least this share of the other's requests per second.
@@ -16,6 +16,8 @@ const fn targets(part: Part) -> &'static [Target] {
             &[Target::Speed { of: "floor", at_least: 0.6 }, Target::Speed { of: "Redis GET", at_least: 1.0 }]
         }
         Part::Http => &[Target::Speed { of: "axum, constant JSON", at_least: 1.0 }],
+        Part::Grpc => &[Target::Speed { of: TONIC, at_least: 0.95 }],
+        Part::Streams => &[Target::Speed { of: TONIC, at_least: 0.9 }],
         Part::Proxy => {
             &[Target::Speed { of: "nginx", at_least: 0.95 }, Target::Cpu { of: "nginx", at_most: 1.1 }]
         }

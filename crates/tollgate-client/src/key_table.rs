@@ -17,7 +17,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The calls of one key.
 pub struct KeyState {
     /// Held by the first call of the queue. The lock is fair, so calls are served in the order of their arrival.
-    pub turn: tokio::sync::Mutex<()>,
+    pub queue_lock: tokio::sync::Mutex<()>,
     learned: Mutex<Learned>,
     /// When the budget admits the first call of the queue.
     first_due: Mutex<Option<Instant>>,
@@ -40,7 +40,7 @@ impl KeyState {
     fn new(settings: LearnSettings) -> KeyState {
         let learned = Mutex::new(Learned::new(settings));
         KeyState {
-            turn: tokio::sync::Mutex::new(()),
+            queue_lock: tokio::sync::Mutex::new(()),
             learned,
             first_due: Mutex::new(None),
             answered: Notify::new(),

@@ -1,4 +1,4 @@
-//! What responses have taught about the limits of one key, and when the next call may be sent.
+//! The limits of one key as learned from responses, and when the next call may be sent.
 //!
 //! A call is *in flight* from its start to its response. The server may have counted it at any time between the two, so
 //! it is counted as sent from its start, and as leaving the server's window a window after its response. Time is passed
@@ -227,7 +227,7 @@ impl Learned {
         let exhausted: Vec<_> = stated.limits.iter().filter(|limit| limit.remaining == Some(0)).collect();
         for limit in &mut self.limits {
             if exhausted.is_empty() || exhausted.iter().any(|reported| limit.is_about(reported)) {
-                limit.distrust(call, now);
+                limit.on_refusal(call, now);
             }
         }
         let reset = exhausted.iter().filter_map(|limit| limit.reset).max();

@@ -1,4 +1,4 @@
-//! Waiting for a turn: one's own limits, what the server has said, and a queue per key.
+//! Admission of calls: the caller's budget, the limits learned from the server, and a FIFO queue per key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ struct Inner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// Its turn would come after the deadline.
+    /// The limits would admit it only after the deadline.
     #[error("the rate limit does not allow the call in time; it may be sent in {} s", .retry_after.as_secs_f64().ceil())]
     TooLate {
         /// When it may be sent, as far as that is known.
@@ -90,7 +90,7 @@ impl Throttle {
         Throttle { inner: Arc::new(inner) }
     }
 
-    /// Waits for the turn of a call, at most as long as the throttle is set to. Calls of a key are served in the order of
+    /// Waits until a call may be sent, at most as long as the throttle is set to. Calls of a key are served in the order of
     /// their arrival; a call that is dropped leaves the queue and is not charged.
     pub async fn acquire(&self, key: &str) -> Result<CallPermit, ThrottleError> {
         self.acquire_before(key, self.inner.max_wait.map(|wait| Instant::now() + wait)).await
@@ -114,8 +114,8 @@ impl Throttle {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + FOREVER);
         let _waiting = Waiting::enter(&self.inner.waiting)?;
         let state = self.inner.keys.get(key);
-        let turn = timeout_at(deadline, state.turn.lock()).await;
-        let _turn = turn.map_err(|_| self.inner.too_late(&state))?;
+        let guard = timeout_at(deadline, state.queue_lock.lock()).await;
+        let _guard = guard.map_err(|_| self.inner.too_late(&state))?;
         loop {
             self.inner.wait_for_server(&state, deadline).await?;
             let Some(budget) = &self.inner.budget else { break };

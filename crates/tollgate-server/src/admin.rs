@@ -6,15 +6,14 @@
 use std::sync::Arc;
 
 use http_body_util::Either;
+use hyper::Request;
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
-use hyper::{Request, StatusCode};
+use hyper::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::connection::{FullResponse, Shutdown};
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
-use crate::response::ProblemDetails;
 use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 
@@ -30,19 +29,24 @@ mod edit;
 mod enforce;
 mod explain;
 mod guard;
+mod guarded_work;
 mod health;
 mod keys;
 mod live;
 mod log;
+mod nodes;
 mod openapi;
 mod overrides;
 mod queue;
+mod ramp;
 mod request;
 mod response;
 mod router;
 mod rules;
+mod scope;
 mod series;
 mod simulate;
+mod suggest;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod top;
@@ -56,11 +60,11 @@ pub struct Admin {
     refusals: LogLimiter,
     shutdown: Shutdown,
     /// Held by an import: one at a time, since each may use much memory.
-    importing: Mutex<()>,
+    importing: Arc<Mutex<()>>,
     /// One permit per open stream of `/v1/live`.
     streams: Arc<Semaphore>,
     /// Held by a simulation: one at a time, since each has counters of its own.
-    simulating: Mutex<()>,
+    simulating: Arc<Mutex<()>>,
 }
 
 impl Admin {
@@ -76,8 +80,8 @@ impl Admin {
             tokens,
             refusals: LogLimiter::default(),
             shutdown,
-            importing: Mutex::default(),
-            simulating: Mutex::default(),
+            importing: Arc::default(),
+            simulating: Arc::default(),
             streams: Arc::new(Semaphore::new(live::MAX_STREAMS)),
         }
     }
@@ -86,14 +90,7 @@ impl Admin {
 /// Handles one request.
 pub async fn handle(admin: Arc<Admin>, request: Request<Incoming>) -> AdminResponse {
     let answered = router::route(admin, request).await;
-    let mut reply = answered.unwrap_or_else(|problem: ProblemDetails| {
-        let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
-        let mut answer = FullResponse::from(problem);
-        if unauthorised {
-            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        answer.map(Either::Left)
-    });
+    let mut reply = answered.unwrap_or_else(|problem| FullResponse::from(problem).map(Either::Left));
     // A response may contain client input: a browser must not interpret it as a script or a page.
     reply.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply

@@ -14,19 +14,19 @@ use tollgate::internal::engine::EngineSetup;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
 
-use crate::config::{
-    Config, KeyVisibility, QueueConfig, QueueLocation, RulesDbConfig, StoreConfig, StoreKeys,
-};
+use crate::client::{self, ClientError};
+use crate::config::{Config, KeyVisibility, StoreConfig, StoreKeys};
 use crate::config_history::ConfigHistory;
 use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
+use crate::fleet::Fleet;
 use crate::gate::{CentralBackend, Gate, LiveSettings};
 use crate::jwt::KeySet;
 use crate::receipt::Receipts;
 use crate::state::{self, FolderLock, StateFile};
-use crate::ticket::{KeyScope, Tickets};
 use crate::tokens::{self, Tokens};
 use crate::transport::proxy::Proxy;
+use tollgate::internal::ticket::{KeyScope, Tickets, shared_secret};
 
 /// A gate with the saved state of the last run.
 pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Result<Gate, Problems> {
@@ -38,9 +38,7 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
         changes: if config.state_every.is_some() { Changes::Recorded } else { Changes::Ignored },
         ..EngineSetup::default()
     };
-    setup.check_memory().map_err(|error| {
-        Problem::new(None, "memory", format!("{} bytes cannot be reserved: {error}", setup.memory_bytes))
-    })?;
+    check_memory(config)?;
     let counts = Arc::default();
     let envoy = EnvoyLimits::load(config.envoy.clone(), &config.settings)?;
     let log = decision_log(config, None, &counts)?;
@@ -58,18 +56,35 @@ pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Res
     Ok(gate)
 }
 
+/// Whether the memory of the counters can be reserved.
+pub fn check_memory(config: &Config) -> Result<(), Problems> {
+    let bytes = config.memory_bytes;
+    let setup = EngineSetup { memory_bytes: bytes, ..EngineSetup::default() };
+    let problem = |error| Problem::new(None, "memory", format!("{bytes} bytes cannot be reserved: {error}"));
+    setup.check_memory().map_err(|error| problem(error).into())
+}
+
 /// The secret by which all nodes accept each other's receipts and tickets, if they share one.
 pub fn receipt_secret(config: &Config) -> Result<Option<Vec<u8>>, Problems> {
     let Some(path) = &config.receipt_key_file else { return Ok(None) };
     let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
     let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
-    if secret.trim_ascii().len() < MIN_KEY_BYTES {
-        return Err(problem(format!("is shorter than {MIN_KEY_BYTES} bytes")).into());
-    }
-    Ok(Some(secret.trim_ascii().to_vec()))
+    Ok(Some(shared_secret(&secret).map_err(problem)?.to_vec()))
 }
 
-const MIN_KEY_BYTES: usize = 32;
+/// How this node calls others. A token that cannot be read now is an error at the start, not at the first call.
+pub fn fleet(config: &Config) -> Result<Fleet, Problems> {
+    let problem = |setting: &str, why: String| Problems::from(Problem::new(None, setting, why));
+    if let Some(file) = &config.fleet.token_file {
+        client::file_authorization("fleet.token_file", file).map_err(|error| match error {
+            ClientError::Token { place: _, why } => {
+                problem("fleet.token_file", format!("{}: {why}", file.display()))
+            }
+            error => problem("fleet.token_file", error.to_string()),
+        })?;
+    }
+    Fleet::new(config.fleet.clone()).map_err(|error| problem("fleet.ca_file", format!("{error:#}")))
+}
 
 /// The central store, which connects in the background. It must be called inside a runtime.
 pub fn central(config: &StoreConfig) -> Result<CentralBackend, Problem> {
@@ -141,6 +156,7 @@ pub fn live_settings(
         trusted_header,
         envoy,
         decision_log,
+        compat_names: config.compat_names.clone(),
         log: config.log,
     })
 }
@@ -162,25 +178,12 @@ pub fn decision_log(
     Ok(Some(Arc::new(log)))
 }
 
-/// The state file, locked for this process. An unusable folder is an error at the start, not at the stop.
+/// The state file, locked for this process.
 pub fn state_file(config: &Config) -> Result<(StateFile, FolderLock), Problems> {
-    let folder = if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir };
-    if !folder.is_dir() {
-        return Err(
-            Problem::new(None, "state_dir", format!("there is no folder {}", folder.display())).into()
-        );
-    }
+    let folder = state::folder(config);
+    state::check_folder(config)?;
     let lock = FolderLock::take(folder).map_err(|error| Problem::new(None, "state_dir", error))?;
-    let state = StateFile::in_folder(folder);
-    let rules_db = config.rules_db.as_ref().and_then(RulesDbConfig::file);
-    let mut files = vec![("state_dir", state.path())];
-    files.extend(rules_db.as_deref().map(|file| ("rules_db", file)));
-    files.extend(config.rules_db.iter().filter_map(|db| Some(("state_dir", db.copy.as_deref()?))));
-    if let Some(QueueConfig { location: QueueLocation::File(file), .. }) = &config.queue {
-        files.push(("queue", file));
-    }
-    state::reject_open_to_others(files)?;
-    Ok((state, lock))
+    Ok((StateFile::in_folder(folder), lock))
 }
 
 /// The tokens of the file and of the environment; `None` if there are none.

@@ -17,13 +17,28 @@ use crate::trace_id::TraceId;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// A refusal: the name of the token, if known, and the reason.
-pub type RefusedCaller = (Box<str>, ProblemDetails);
+/// Why a caller is refused.
+#[derive(Debug)]
+pub struct RefusedCaller {
+    /// Empty if the token is unknown.
+    pub token_name: Box<str>,
+    pub problem: ProblemDetails,
+}
+
+impl RefusedCaller {
+    pub fn without_token(problem: ProblemDetails) -> RefusedCaller {
+        RefusedCaller { token_name: Box::default(), problem }
+    }
+
+    fn unknown(status: StatusCode, detail: &str) -> RefusedCaller {
+        RefusedCaller::without_token(ProblemDetails::new(status, detail))
+    }
+}
 
 /// The name of the token, if it has the required role.
 pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Result<String, RefusedCaller> {
     require_single_host(headers)?;
-    let unknown = |detail: &str| (Box::default(), ProblemDetails::new(StatusCode::UNAUTHORIZED, detail));
+    let unknown = |detail: &str| RefusedCaller::unknown(StatusCode::UNAUTHORIZED, detail);
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let Some(token) = authorization.and_then(fields::bearer) else {
         return Err(unknown("send a token: Authorization: Bearer …"));
@@ -33,7 +48,8 @@ pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Re
         Some((role, name)) if !role.includes(needed) => {
             let detail =
                 format!("the token's role is {}, and this needs the role {}", role.name(), needed.name());
-            Err((name.into(), ProblemDetails::new(StatusCode::FORBIDDEN, detail)))
+            let problem = ProblemDetails::new(StatusCode::FORBIDDEN, detail);
+            Err(RefusedCaller { token_name: name.into(), problem })
         }
         Some((_, name)) => Ok(name),
     }
@@ -42,7 +58,7 @@ pub fn authorize_token(tokens: &Tokens, headers: &HeaderMap, needed: Role) -> Re
 /// Whether a caller is local, by its Host, Origin and fetch metadata.
 pub fn authorize_local(target: Option<&Authority>, headers: &HeaderMap) -> Result<(), RefusedCaller> {
     require_single_host(headers)?;
-    let forbidden = |detail: &str| Err((Box::default(), ProblemDetails::new(StatusCode::FORBIDDEN, detail)));
+    let forbidden = |detail: &str| Err(RefusedCaller::unknown(StatusCode::FORBIDDEN, detail));
     let Some(host_header) = headers.get(HOST).and_then(|value| value.to_str().ok()) else {
         return forbidden("the Host header is missing");
     };
@@ -64,14 +80,20 @@ pub fn authorize_local(target: Option<&Authority>, headers: &HeaderMap) -> Resul
     Ok(())
 }
 
+/// Like [`authorize_local`], but a caller that is not a browser may use any Host. A browser sends an Origin with each
+/// POST, also to a site whose name resolves to this machine (Fetch, 3.2).
+pub fn authorize_program(target: Option<&Authority>, headers: &HeaderMap) -> Result<(), RefusedCaller> {
+    match headers.contains_key(ORIGIN) || headers.contains_key(SEC_FETCH_SITE) {
+        true => authorize_local(target, headers),
+        false => require_single_host(headers),
+    }
+}
+
 /// RFC 9112, 3.2: several Host headers make a request ambiguous.
 fn require_single_host(headers: &HeaderMap) -> Result<(), RefusedCaller> {
     match headers.get_all(HOST).iter().nth(1) {
         None => Ok(()),
-        Some(_) => {
-            let problem = ProblemDetails::new(StatusCode::BAD_REQUEST, "there are several Host headers");
-            Err((Box::default(), problem))
-        }
+        Some(_) => Err(RefusedCaller::unknown(StatusCode::BAD_REQUEST, "there are several Host headers")),
     }
 }
 
@@ -89,7 +111,8 @@ pub fn log_refused(
     request: &Request<Incoming>,
     refused: &RefusedCaller,
 ) {
-    let (caller, problem) = refused;
+    let caller = &*refused.token_name;
+    let problem = &refused.problem;
     rate.warn("refused calls", || {
         // Only the collection: the rest of the path may be a key.
         let path: Vec<_> = request.uri().path().splitn(4, '/').take(3).collect();
@@ -150,11 +173,25 @@ mod tests {
     }
 
     #[test]
+    fn a_program_may_use_any_host_and_a_page_of_another_site_none() {
+        let is_refused = |pairs: &[(&HeaderName, &[u8])]| authorize_program(None, &headers(pairs)).is_err();
+        let foreign = (&HOST, &b"ratelimit:8080"[..]);
+        let local = (&HOST, &b"127.0.0.1:8080"[..]);
+        assert!(!is_refused(&[foreign]) && !is_refused(&[local]));
+        assert!(!is_refused(&[local, (&ORIGIN, b"http://127.0.0.1:8080")]));
+        assert!(is_refused(&[local, (&ORIGIN, b"https://evil.example")]), "a page of another site");
+        assert!(is_refused(&[foreign, (&ORIGIN, b"http://ratelimit:8080")]), "DNS rebinding");
+        assert!(is_refused(&[local, (&SEC_FETCH_SITE, b"cross-site")]));
+        assert!(is_refused(&[foreign, (&SEC_FETCH_SITE, b"same-origin")]));
+        assert!(is_refused(&[local, (&ORIGIN, b"null")]), "a sandboxed frame");
+    }
+
+    #[test]
     fn several_hosts_and_foreign_targets_are_refused() {
         let mut several = headers(&[(&HOST, b"localhost")]);
         several.append(HOST, HeaderValue::from_static("localhost"));
-        let (_, problem) = authorize_local(None, &several).expect_err("two of them");
-        assert_eq!(problem.status, StatusCode::BAD_REQUEST);
+        let refused = authorize_local(None, &several).expect_err("two of them");
+        assert_eq!(refused.problem.status, StatusCode::BAD_REQUEST);
         let target = Authority::from_static("evil.example");
         assert!(authorize_local(Some(&target), &headers(&[(&HOST, b"localhost")])).is_err());
     }

@@ -11,7 +11,7 @@ use tollgate::internal::document::Problems;
 use crate::cli::session::Session;
 use crate::client::ClientResponse;
 
-mod access_log;
+pub mod access_log;
 mod allow;
 mod audit;
 mod ban;
@@ -34,6 +34,7 @@ mod listing;
 mod man;
 mod out;
 mod overrides;
+mod png;
 mod progress;
 mod proxy;
 mod queue;
@@ -43,9 +44,10 @@ mod rules;
 mod serve;
 mod session;
 pub mod simulate;
+mod startup_check;
 mod status;
 mod store;
-mod suggest;
+pub mod suggest;
 #[allow(dead_code)] // the plots of the documentation draw more
 mod svg;
 mod table;
@@ -88,7 +90,7 @@ enum CliCommand {
     #[command(after_help = "Example:
   tollgate serve -c tollgate.yaml")]
     Serve {
-        /// The configuration file
+        /// The configuration file; `-` reads it from stdin, once
         #[arg(short, long, value_name = "FILE", default_value = "tollgate.yaml")]
         config: PathBuf,
     },
@@ -100,7 +102,7 @@ enum CliCommand {
     #[command(after_help = "Example:
   tollgate egress --to https://api.example.com --limit 100/m
 
-Programs then call http://127.0.0.1:9090 instead of https://api.example.com. Requests wait for their turn, at
+Programs then call http://127.0.0.1:8001 instead of https://api.example.com. Requests wait for their turn, at
 most --max-wait; later ones are answered with 429 and Retry-After. What the API says about its limits
 (RateLimit, X-RateLimit-*, Retry-After) is learned, so --limit may be left out.")]
     Egress(egress::EgressArgs),
@@ -151,14 +153,16 @@ without one, by that node. Exits 0, 1 if the ticket is not valid.")]
   tollgate simulate access.log -c new.yaml
   tollgate simulate access.log -c new.yaml --compare tollgate.yaml --max-denied 1%
   zcat access.log.gz | tollgate simulate - -c new.yaml --json
+  tollgate simulate --live -c new.yaml
 
-Reads the common and combined formats, the JSON of Caddy, Traefik and nginx, and CSV with a header line. No server
-is contacted. Exits 0, 1 if --max-denied is exceeded, 2 if the log cannot be read, 3 if a configuration is invalid.")]
+Reads the common and combined formats, the JSON of Caddy, Traefik and nginx, and CSV with a header line. Without
+--live no server is contacted. Exits 0, 1 if --max-denied is exceeded, 2 if the log cannot be read, 3 if a configuration is invalid.")]
     Simulate(simulate::SimulateArgs),
-    /// Show the limits that an access log suggests, and the clients that each would catch
+    /// Show the limits that an access log or live requests suggest, and the clients that each would catch
     #[command(after_help = "Examples:
   tollgate suggest access.log
   tollgate suggest access.log --by user --window 1h --match 'POST /login'
+  tollgate suggest --live --by ip --window 1m
 
 A limit spares a client if the client's requests never exceeded it. Reads the same logs as `tollgate simulate`.")]
     Suggest(suggest::SuggestArgs),
@@ -168,8 +172,8 @@ A limit spares a client if the client's requests never exceeded it. Reads the sa
 
 The log is written with `decision_log: { to: decisions.ndjson, sample: all }`. Each algorithm is checked by its
 definition, not by the code that decides. Several logs of a node may be given together; keys of different nodes
-are checked separately. Exits 0, 1 if a limit was exceeded, 2 if a log cannot be read, 3 if the configuration is
-invalid.")]
+are checked separately. Exits 0, 1 if a limit was exceeded or the log does not prove that none was, 2 if a log cannot
+be read, 3 if the configuration is invalid.")]
     Verify(verify::VerifyArgs),
     /// Show and change rules
     #[command(subcommand)]

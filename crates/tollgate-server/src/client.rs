@@ -23,7 +23,8 @@ mod base_url;
 mod token;
 mod upload;
 
-use base_url::BaseUrl;
+pub use base_url::{BaseUrl, connector, system_roots};
+pub use token::file_authorization;
 use upload::CountedBody;
 pub use upload::UploadCounter;
 
@@ -39,8 +40,8 @@ pub enum ClientError {
     Token { place: String, why: String },
     #[error("no trusted certificates for https: {why}; name them with SSL_CERT_FILE=/path/to/ca.pem")]
     Roots { why: String },
-    #[error("no answer from {url}: {why}; is the server running?")]
-    Unreachable { url: String, why: String },
+    #[error("no answer from {url}: {why}; {hint}")]
+    Unreachable { url: String, why: String, hint: &'static str },
     #[error("unexpected response from {url}: {why}")]
     Answer { url: String, why: String },
     #[error("cannot write the response of {url}: {error}")]
@@ -81,6 +82,11 @@ impl<'a> ClientRequest<'a> {
             body: body.to_string().into(),
             ..self.header(CONTENT_TYPE.as_str(), "application/json")
         }
+    }
+
+    #[cfg(feature = "otlp")]
+    pub fn bytes(self, content_type: &'a str, body: Bytes) -> ClientRequest<'a> {
+        ClientRequest { body, ..self.header(CONTENT_TYPE.as_str(), content_type) }
     }
 
     /// A long body that the server needs time for.
@@ -182,7 +188,7 @@ impl ServerClient {
         loop {
             let before = sent.bytes();
             if let Ok(answer) = timeout(self.idle, answer.as_mut()).await {
-                return answer.map_err(|error| self.unreachable(root_cause(&error)));
+                return answer.map_err(|error| self.failed(&error));
             }
             let has_moved = sent.bytes() > before;
             let is_working = has_moved || (call.is_long_running && self.is_alive().await);
@@ -215,7 +221,33 @@ impl ServerClient {
     }
 
     fn unreachable(&self, why: impl ToString) -> ClientError {
-        ClientError::Unreachable { url: self.base.to_string(), why: why.to_string() }
+        let hint = "is the server running?";
+        ClientError::Unreachable { url: self.base.to_string(), why: why.to_string(), hint }
+    }
+
+    /// A request that failed: the innermost error, because the outer ones only say that a request failed.
+    fn failed(&self, error: &(dyn std::error::Error + 'static)) -> ClientError {
+        let mut cause = error;
+        let mut is_no_http = false;
+        while let Some(source) = cause.source() {
+            cause = source;
+            is_no_http |= cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+        }
+        let hint = match tls_error(cause) {
+            Some(rustls::Error::InvalidCertificate(why)) if is_authority(why) => {
+                "the server's certificate is that of an authority (CA:TRUE), which cannot be a server's, even if it is \
+                 trusted: give the server one that the authority has signed, or a self-signed one with \
+                 basicConstraints=CA:FALSE, and name the authority or that one with SSL_CERT_FILE"
+            }
+            Some(rustls::Error::InvalidCertificate(_)) => {
+                "to trust it, name its issuer with SSL_CERT_FILE=/path/to/ca.pem"
+            }
+            Some(rustls::Error::InvalidMessage(_)) => "does it expect http:// instead of https://?",
+            Some(_) => "its TLS settings do not fit those of this program",
+            None if is_no_http => "does it expect https:// instead of http://?",
+            None => return self.unreachable(cause),
+        };
+        ClientError::Unreachable { url: self.base.to_string(), why: cause.to_string(), hint }
     }
 
     fn answer(&self, why: String) -> ClientError {
@@ -224,12 +256,29 @@ impl ServerClient {
 }
 
 /// The innermost error: the outer ones only say that a connection or a request failed.
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
     cause.to_string()
+}
+
+/// Whether a server was given the certificate of an authority.
+fn is_authority(error: &rustls::CertificateError) -> bool {
+    format!("{error:?}").contains("CaUsedAsEndEntity")
+}
+
+/// The error of TLS in an I/O error, which may be wrapped several times.
+fn tls_error<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e rustls::Error> {
+    let mut io_error = error.downcast_ref::<io::Error>()?;
+    loop {
+        let inner = io_error.get_ref()?;
+        match inner.downcast_ref::<io::Error>() {
+            Some(wrapped) => io_error = wrapped,
+            None => return inner.downcast_ref(),
+        }
+    }
 }
 
 /// One request to a server that requires no token.

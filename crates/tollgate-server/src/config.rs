@@ -3,7 +3,9 @@
 //! Reading collects all problems at once. Settings that this version does not support are rejected by name, never
 //! ignored.
 
+use std::fmt;
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,12 +22,16 @@ use tollgate::internal::store::memory::MemoryFull;
 use crate::decision_log::DecisionLogConfig;
 use crate::envoy::{Compat, EnvoySettings};
 use crate::log::LogSettings;
+use crate::metrics::CompatNames;
 use crate::tokens;
 
 mod decision_log;
+mod fleet;
 mod listen;
 mod log;
 pub mod memory;
+mod metrics;
+mod otlp;
 mod proxy;
 mod queue;
 mod rules_db;
@@ -33,7 +39,9 @@ mod state;
 mod store;
 mod tls;
 
+pub use fleet::FleetConfig;
 pub use listen::{Listen, ListenAddress};
+pub use otlp::OtlpConfig;
 pub use proxy::{
     Balance, HealthCheck, HostHeader, ProxyConfig, Timeouts, UpstreamAddress, UpstreamProtocol, UpstreamTls,
 };
@@ -61,6 +69,10 @@ pub struct Config {
     pub log: LogSettings,
     /// `None` if it is off.
     pub decision_log: Option<DecisionLogConfig>,
+    /// Other rate limiters whose names the metrics have, too.
+    pub compat_names: Vec<CompatNames>,
+    /// Where traces and metrics are sent, if anywhere.
+    pub otlp: Option<OtlpConfig>,
     pub jwt_keys_file: Option<PathBuf>,
     pub tokens_file: Option<PathBuf>,
     /// The file of the secret that signs receipts, if nodes share one.
@@ -76,30 +88,50 @@ pub struct Config {
     /// The central store, if counters are not in memory.
     pub store: Option<StoreConfig>,
     pub rules_db: Option<RulesDbConfig>,
+    pub fleet: FleetConfig,
     /// The allow list, which the policy has, too.
     pub allow: Vec<Key>,
     pub policy: PolicyParts,
     pub envoy: EnvoySettings,
     /// The settings of the policy, which the policy has, too.
     pub settings: Settings,
-    /// Settings that are valid but have no effect in this version.
-    pub without_effect: Vec<String>,
+    /// Settings that are valid but have no effect, because another one is missing.
+    pub without_effect: Vec<IdleSetting>,
+}
+
+/// A setting that has no effect without another one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdleSetting {
+    pub name: String,
+    pub lacks: String,
+}
+
+impl IdleSetting {
+    fn new(name: impl Into<String>, lacks: impl Into<String>) -> IdleSetting {
+        IdleSetting { name: name.into(), lacks: lacks.into() }
+    }
+}
+
+impl fmt::Display for IdleSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} has no effect without {}", self.name, self.lacks)
+    }
 }
 
 impl Config {
-    /// Reads a file; relative paths in it are relative to its folder.
+    /// Reads a file, or stdin for `-`. Relative paths in it are relative to its folder.
     pub fn load(path: &Path) -> Result<(Config, String), Problems> {
-        let text = read_file(path)?;
+        let text = if is_stdin(path) { read_stdin()? } else { read_file(path)? };
         let folder = path.parent().unwrap_or(Path::new(""));
-        let config =
-            Config::parse(&text, folder).map_err(|problems| problems.in_file(&path.display().to_string()))?;
+        let config = Config::parse(&text, folder).map_err(|problems| problems.in_file(&shown_file(path)))?;
         Ok((config, text))
     }
 
     pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
         let mut root = document::read(text)?;
         // Only here: rules of the admin API and of a database must not read the environment.
-        let mut problems = document::expand_variables(&mut root, |name| std::env::var(name).ok());
+        let unset = document::expand_variables(&mut root, |name| std::env::var(name).ok());
+        let mut problems = unset.clone();
         let empty = document::read("{}").unwrap_or_else(|_| unreachable!("an empty map is YAML"));
         let root = if root.is_null() { &empty } else { &root };
         let config = MapReader::new(root, "", &mut problems).map(|mut map| {
@@ -107,6 +139,7 @@ impl Config {
             map.finish();
             config
         });
+        problems.remove_consequences_of(&unset);
         match config {
             Some(config) => problems.or(config),
             None => Err(problems),
@@ -123,6 +156,27 @@ impl Config {
         PolicySnapshot::new(std::mem::take(&mut self.policy))
             .map_err(|error| Problem::new(None, "rules", error).into())
     }
+}
+
+/// Whether `-` is given in place of a file.
+pub fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The name of a file in messages.
+pub fn shown_file(path: &Path) -> String {
+    if is_stdin(path) { "stdin".to_owned() } else { path.display().to_string() }
+}
+
+fn read_stdin() -> Result<String, Problems> {
+    let problem = |message: String| Problems::from(Problem::new(None, "", message)).in_file("stdin");
+    let mut bytes = Vec::new();
+    let read = io::stdin().lock().take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|error| problem(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(problem(format!("is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    utf8(bytes, "stdin")
 }
 
 fn read_file(path: &Path) -> Result<String, Problems> {
@@ -184,6 +238,8 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
         log: log::read(map),
         decision_log: decision_log::read(map, folder),
+        compat_names: metrics::read_compat(map),
+        otlp: OtlpConfig::read(map),
         jwt_keys_file: jwt(map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
@@ -193,6 +249,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         queue: Some(queue).filter(|_| queues),
         store,
         rules_db,
+        fleet: FleetConfig::read(map, folder),
         allow: policy.allow.clone(),
         envoy: envoy(map, folder),
         settings: policy.settings.clone(),
@@ -202,8 +259,14 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     reject_claims_without_keys(map, &config);
     for name in tls::LISTENERS.iter().filter(|name| config.listen.address(name).is_none()) {
         if config.starts.tls(name).is_some() {
-            idle.push(format!("tls.{name} without listen.{name}"));
+            idle.push(IdleSetting::new(format!("tls.{name}"), format!("listen.{name}")));
         }
+    }
+    if config.fleet.advertise.is_some() {
+        let lacking =
+            [("listen.admin", config.listen.admin.is_none()), ("rules_db", config.rules_db.is_none())];
+        let lacking = lacking.iter().find(|(_, is_lacking)| *is_lacking);
+        idle.extend(lacking.map(|(name, _)| IdleSetting::new("advertise", *name)));
     }
     if let Some(admin) = config.listen.admin.as_ref().filter(|admin| !admin.is_local())
         && config.tokens_file.is_none()
@@ -249,7 +312,7 @@ fn ineffective_in_rules(
     rules: &[Rule],
     proxy: Option<&ProxyConfig>,
     store: Option<&StoreConfig>,
-) -> Vec<String> {
+) -> Vec<IdleSetting> {
     type Has = fn(&Rule) -> bool;
     fn from_body(attribute: &Attribute) -> bool {
         matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
@@ -262,9 +325,11 @@ fn ineffective_in_rules(
     let idle =
         kinds.iter().enumerate().filter(|(n, _)| if *n == 0 { store.is_none() } else { proxy.is_none() });
     let first = |has: &Has| rules.iter().find(|rule| has(rule));
-    idle.map(|(_, kind)| kind)
-        .filter_map(|(name, has)| Some(format!("{name} (rule {})", first(has)?.id)))
-        .collect()
+    idle.filter_map(|(n, (name, has))| {
+        let lacks = if n == 0 { "counters on a server" } else { "upstreams" };
+        Some(IdleSetting::new(format!("{name} (rule {})", first(has)?.id), lacks))
+    })
+    .collect()
 }
 
 fn envoy(map: &mut MapReader<'_, '_>, folder: &Path) -> EnvoySettings {

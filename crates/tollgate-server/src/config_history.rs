@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use tollgate::Time;
 use tollgate::internal::PolicySnapshot;
+use tollgate::internal::document::{self, TextPosition};
 
 use crate::config::Config;
 
@@ -35,6 +36,11 @@ impl ConfigHistory {
 
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Where a rule of the configuration in force begins.
+    pub fn position_of_rule(&self, id: &str) -> Option<TextPosition> {
+        position_of_rule(&self.text, id)
     }
 
     /// Replaces the text of the configuration in force by one with the same rules.
@@ -69,9 +75,31 @@ impl ConfigHistory {
     }
 }
 
+fn position_of_rule(text: &str, id: &str) -> Option<TextPosition> {
+    let root = document::read(text).ok()?;
+    let entry =
+        |node: &document::Node<'_>, key: &str| node.as_map()?.iter().position(|entry| entry.key() == key);
+    let rules = root.as_map()?.get(entry(&root, "rules")?)?.value();
+    let rule = rules.as_list()?.iter().find(|rule| {
+        let id_of = || rule.as_map()?.get(entry(rule, "id")?)?.value().as_str();
+        id_of() == Some(id)
+    })?;
+    Some(rule.position())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_is_found_by_its_line() {
+        let line_of_rule = |text: &str, id: &str| position_of_rule(text, id).map(|position| position.line);
+        let text = "memory: 1GiB\nrules:\n  - id: a\n    limit: 5/m\n  - { id: b, limit: 5/m }\n";
+        assert_eq!(line_of_rule(text, "a"), Some(3));
+        assert_eq!(line_of_rule(text, "b"), Some(5));
+        assert_eq!(line_of_rule(text, "c"), None);
+        assert_eq!(line_of_rule("rules: []", "a"), None);
+    }
 
     fn rules(limit: u32) -> String {
         format!("rules: [{{ id: a, limit: {limit}/m }}]")

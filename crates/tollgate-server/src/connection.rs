@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 mod acceptor;
+mod delegate_write;
 mod listener;
 mod open_connections;
 mod per_address;
@@ -38,7 +39,8 @@ mod socket;
 pub mod testing;
 mod worker;
 
-pub use acceptor::{AcceptedConnection, Acceptor, ConnectionPermits};
+pub use acceptor::{AcceptedConnection, Acceptor, ConnectionPermits, connection_slots};
+pub(crate) use delegate_write::delegate_write;
 pub use listener::{ConnectionOpener, Listener, TrustedSenders};
 pub use open_connections::{ConnectionGauge, OpenConnections};
 pub use per_address::AddressLimiter;
@@ -46,7 +48,7 @@ use per_address::AddressSlot;
 pub use read_watch::{ReadEvent, ReadWatch};
 pub use resumed_stream::ResumedStream;
 pub use send::send_replies;
-pub use socket::{ClientSocket, ListenSocket};
+pub use socket::{BACKLOG, ClientSocket, ListenSocket, tcp_socket};
 pub use worker::{WorkerService, default_workers, serve_on_workers};
 
 /// Open connections per listener; more wait to be accepted.
@@ -91,9 +93,9 @@ pub async fn serve<H, F, B>(
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let Listener { socket, opener, gauge } = listener;
-    let mut acceptor = Acceptor::new(socket, gauge, per_address, shutdown.clone());
+    let mut acceptor = Acceptor::new(socket, gauge, connection_slots(), per_address, shutdown.clone());
     let mut connections = JoinSet::new();
-    while let Some(AcceptedConnection { stream, peer, permits }) = acceptor.next().await {
+    while let Some(AcceptedConnection { stream, peer }) = acceptor.next().await {
         let handler = Arc::clone(&handler);
         let shutdown = shutdown.clone();
         let opener = Arc::clone(&opener);
@@ -101,11 +103,15 @@ pub async fn serve<H, F, B>(
             if let Some((stream, peer)) = opener.open(stream, peer, &shutdown).await {
                 serve_connection(stream, peer, shutdown, handler).await;
             }
-            drop(permits);
         });
         while connections.try_join_next().is_some() {}
     }
     drop(acceptor);
+    drain(&mut connections).await;
+}
+
+/// At a stop: waits for the connections, at most [`DRAIN_TIMEOUT`].
+async fn drain(connections: &mut JoinSet<()>) {
     let drained = async { while connections.join_next().await.is_some() {} };
     if timeout(DRAIN_TIMEOUT, drained).await.is_err() {
         tracing::warn!("some connections did not finish in time and were closed");
@@ -125,45 +131,67 @@ pub async fn serve_connection<S, H, F, B>(
     B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
     let service = service_fn(move |request: Request<Incoming>| {
-        let is_long = has_long_head(&request);
+        let after = AfterResponse::for_request(&request);
         let answer = handler(request, peer);
-        async move { Ok::<_, Infallible>(closing_if(is_long, answer.await)) }
+        async move { Ok::<_, Infallible>(after.apply(answer.await)) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = shutdown_requested(&mut shutdown) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
+    let ended = run_connection(connection, &mut shutdown, http1::Connection::graceful_shutdown).await;
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended early");
     }
 }
 
-/// Whether the connection is to be closed after this request, so that its buffer is freed.
-pub fn has_long_head<B>(request: &Request<B>) -> bool {
-    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
-    target + header_bytes(request.headers()) > MAX_KEPT_HEAD_BYTES
+/// Runs a connection of hyper to its end. At a stop, the request in flight is its last one.
+pub async fn run_connection<C: Future>(
+    connection: C,
+    shutdown: &mut Shutdown,
+    graceful_shutdown: impl FnOnce(Pin<&mut C>),
+) -> C::Output {
+    tokio::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown_requested(shutdown) => {
+            graceful_shutdown(connection.as_mut());
+            connection.await
+        }
+    }
+}
+
+/// What becomes of a connection after a response.
+#[derive(Clone, Copy)]
+pub enum AfterResponse {
+    KeepOpen,
+    /// After a request with a long head, so that its buffer is freed.
+    Close,
+}
+
+impl AfterResponse {
+    pub fn for_request<B>(request: &Request<B>) -> AfterResponse {
+        let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+        if target + header_bytes(request.headers()) > MAX_KEPT_HEAD_BYTES {
+            AfterResponse::Close
+        } else {
+            AfterResponse::KeepOpen
+        }
+    }
+
+    /// Tells the client, and hyper.
+    pub fn apply<B>(self, mut response: Response<B>) -> Response<B> {
+        if matches!(self, AfterResponse::Close) && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
 }
 
 fn header_bytes(headers: &HeaderMap) -> usize {
     const SEPARATORS: usize = ": \r\n".len();
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + SEPARATORS).sum()
-}
-
-/// Marks the response as the last one of its connection if `is_last`.
-pub fn closing_if<B>(is_last: bool, mut response: Response<B>) -> Response<B> {
-    if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }
 
 /// Why a body could not be read.

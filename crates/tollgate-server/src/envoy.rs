@@ -19,7 +19,7 @@ mod request;
 pub mod testing;
 
 pub use answer::{DescriptorStatus, RateLimitAnswer};
-use config::{ConfigTexts, EnvoyConfig};
+use config::{ConfigTexts, ConfiguredLimit, EnvoyConfig};
 pub use decide::decide;
 use overrides::LimitOverrides;
 pub use request::{Descriptor, Entry, LimitOverride, LimitUnit, RateLimitRequest, RequestError};
@@ -84,6 +84,13 @@ impl EnvoyLimits {
     /// The limits of the configuration as rules, if there is one.
     pub fn configured_policy(&self) -> Option<&PolicySnapshot> {
         self.config.as_ref().map(|config| &**config.policy())
+    }
+
+    /// All limits of the configuration, each with its domain and the entries of its descriptor.
+    pub fn visit_limits<'l>(&'l self, visit: &mut impl FnMut(&str, &[(&str, &str)], &'l ConfiguredLimit)) {
+        if let Some(config) = &self.config {
+            config.visit_limits(visit);
+        }
     }
 
     pub fn folder(&self) -> Option<&Path> {

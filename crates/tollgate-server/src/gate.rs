@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hyper::HeaderMap;
+use serde::Serialize;
 use tollgate::internal::ban::Ban;
 use tollgate::internal::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
 use tollgate::internal::headers::HeaderStyle;
@@ -26,19 +27,21 @@ use crate::config_history::ConfigHistory;
 use crate::connection::OpenConnections;
 use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
+use crate::fleet::Fleet;
 use crate::insight::{Decided, Insight};
 use crate::jwt::KeySet;
 use crate::log::LogSettings;
-use crate::metrics::{DecisionTimes, RequestCounts, RuleSeries};
+use crate::metrics::{CompatNames, DecisionTimes, RequestCounts, RuleSeries};
 use crate::receipt::{ReceiptError, Receipts, Settlement};
 use crate::rules_follower::RulesFollower;
 use crate::state::Saving;
-use crate::ticket::{KeyScope, Tickets};
 use crate::tls::ListenerTls;
 use crate::trace_id::TraceId;
+use tollgate::internal::ticket::{KeyScope, Tickets};
 
 mod central;
 mod reloads;
+mod spans;
 mod throttle;
 pub mod tracking;
 
@@ -60,6 +63,8 @@ pub struct Gate {
     pub central: OnceLock<CentralBackend>,
     /// The rules database, if configured.
     pub rules_follower: OnceLock<Arc<RulesFollower>>,
+    /// The other nodes.
+    pub fleet: OnceLock<Fleet>,
     /// How the state is saved, if it is saved while the server runs.
     pub saving: OnceLock<Arc<Saving>>,
     pub decision_log_counts: Arc<DecisionLogCounts>,
@@ -70,12 +75,26 @@ pub struct Gate {
     pub rule_series: RuleSeries,
     /// Counts of all decisions for the admin API, once it is served.
     pub insight: OnceLock<Insight>,
+    /// Spans to be exported, if they are.
+    #[cfg(feature = "otlp")]
+    pub spans: OnceLock<crate::otlp::SpanQueue>,
     /// Certificates of the listeners that have one.
     pub tls: OnceLock<Vec<Arc<ListenerTls>>>,
+    /// Where the decision API listens, once it does.
+    pub http: OnceLock<HttpAddress>,
     /// Whether all listeners accept connections.
     pub is_accepting: AtomicBool,
     /// The configuration file, if there is one.
     pub config_file: OnceLock<PathBuf>,
+}
+
+/// The address of the decision API, for those who want to call it.
+#[derive(Serialize)]
+pub struct HttpAddress {
+    /// Such as `http://127.0.0.1:8080`, or `unix:/run/tollgate.sock`.
+    pub url: String,
+    /// Whether callers need a token.
+    pub needs_token: bool,
 }
 
 /// Settings of the file that a reload changes, beside the policy.
@@ -92,6 +111,8 @@ pub struct LiveSettings {
     /// The header in which they name the client's address.
     pub trusted_header: ForwardingHeader,
     pub decision_log: Option<Arc<DecisionLog>>,
+    /// Other rate limiters whose names the metrics have, too.
+    pub compat_names: Vec<CompatNames>,
     /// The level and format of the log in the file; the admin API may have changed them since.
     pub log: LogSettings,
 }
@@ -109,7 +130,7 @@ pub struct GateSnapshot {
     pub live: Arc<LiveSettings>,
     /// The fields that rules, settings and bans need of a request.
     pub fields: Arc<FieldSelection>,
-    /// The trace of the request, if decisions are logged.
+    /// The trace of the request, if decisions are logged or spans exported.
     pub trace: Option<TraceId>,
 }
 
@@ -132,6 +153,7 @@ impl Gate {
             tickets,
             central: OnceLock::new(),
             rules_follower: OnceLock::new(),
+            fleet: OnceLock::new(),
             saving: OnceLock::new(),
             decision_log_counts: Arc::default(),
             requests: RequestCounts::default(),
@@ -139,7 +161,10 @@ impl Gate {
             connections: OpenConnections::default(),
             rule_series: RuleSeries::default(),
             insight: OnceLock::new(),
+            #[cfg(feature = "otlp")]
+            spans: OnceLock::new(),
             tls: OnceLock::new(),
+            http: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
             config_file: OnceLock::new(),
         }
@@ -153,9 +178,9 @@ impl Gate {
         GateSnapshot { policy, fields, live: self.live.load_full(), trace: None }
     }
 
-    /// The trace that a request's headers name, if decisions are logged.
+    /// The trace that a request's headers name, if decisions are logged or spans exported.
     pub fn trace(&self, headers: &HeaderMap) -> Option<TraceId> {
-        self.live.load().decision_log.as_ref().and_then(|_| TraceId::of(headers))
+        if self.wants_traces(&self.live.load()) { TraceId::of(headers) } else { None }
     }
 
     /// Refunds the charges of a verdict, except for what time has given back already.
@@ -227,8 +252,7 @@ impl Gate {
         let timer = self.decision_times.start(1);
         let verdict = self.decide(snapshot, hit, now, DecisionMode::Check).await;
         let latency = self.decision_times.stop(timer);
-        self.log_decision(snapshot, hit, &verdict);
-        self.count_decision(Decided { policy: &snapshot.policy, hit, verdict: &verdict, at: now, latency });
+        self.record(snapshot, Decided { policy: &snapshot.policy, hit, verdict: &verdict, at: now, latency });
         verdict
     }
 
@@ -249,9 +273,8 @@ impl Gate {
             let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
             let mut latency = self.decision_times.stop(timer);
             for (hit, verdict) in hits.iter().zip(&verdicts) {
-                self.log_decision(snapshot, hit, verdict);
                 let latency = latency.take();
-                self.count_decision(Decided { policy: &snapshot.policy, hit, verdict, at: now, latency });
+                self.record(snapshot, Decided { policy: &snapshot.policy, hit, verdict, at: now, latency });
             }
             return verdicts;
         }
@@ -276,14 +299,14 @@ impl Gate {
         verdicts
     }
 
-    fn log_decision(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, verdict: &EngineVerdict) {
+    /// Writes a decision to the log, the trace and the live data.
+    #[inline]
+    fn record(&self, snapshot: &GateSnapshot, decided: Decided<'_, '_>) {
+        let Decided { hit, verdict, at, .. } = decided;
         if let Some(log) = &snapshot.live.decision_log {
             log.record(&self.engine, hit, verdict, snapshot.trace);
         }
-    }
-
-    #[inline]
-    fn count_decision(&self, decided: Decided<'_, '_>) {
+        self.record_span(snapshot, hit, verdict, at);
         if let Some(insight) = self.insight.get() {
             insight.record(&decided);
         }
@@ -305,6 +328,7 @@ impl Gate {
     /// Decides a hit under a policy beside the one in force.
     pub async fn decide_separate(
         &self,
+        snapshot: &GateSnapshot,
         policy: &PolicySnapshot,
         hit: &Hit<'_>,
         now: Time,
@@ -317,7 +341,7 @@ impl Gate {
         };
         let latency = self.decision_times.stop(timer);
         if mode == DecisionMode::Check {
-            self.count_decision(Decided { policy, hit, verdict: &verdict, at: now, latency });
+            self.record(snapshot, Decided { policy, hit, verdict: &verdict, at: now, latency });
         }
         verdict
     }
@@ -400,7 +424,8 @@ struct SeveralTokens;
 /// The bearer token of a request. With several tokens, which one the API uses is unknown, and verifying all of them
 /// would let a client order any amount of work.
 fn single_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
-    let mut tokens = hit::raw_values(hit, FieldSource::Header, "authorization").filter_map(fields::bearer);
+    let lines = hit::raw_values(hit, FieldSource::Header, "authorization");
+    let mut tokens = lines.flat_map(fields::bearer_tokens);
     let first = tokens.next();
     if tokens.any(|other| Some(other) != first) { Err(SeveralTokens) } else { Ok(first) }
 }

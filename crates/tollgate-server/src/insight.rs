@@ -11,11 +11,13 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 use tollgate::Time;
 use tollgate::internal::engine::LogKeys;
+use tollgate::internal::identity::Key;
 
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
 
 mod batch;
+mod bounded_sum;
 mod data;
 mod history;
 mod hyper_log_log;
@@ -26,19 +28,23 @@ mod rule_history;
 mod sample;
 mod space_saving;
 mod top_keys;
+mod top_merge;
 
 use batch::DecisionBatch;
 pub use batch::{Decided, ListedDecision};
-pub use data::{InsightData, SecondSummary, SeriesName};
+pub use data::{InsightData, ListedOutcome, SecondSummary, SeriesName};
 use history::MinuteCounts;
 pub use history::{FILE_NAME, HistoryFile, OTHER, TOTAL};
 use key_text::KeyTexts;
-pub use key_text::key_text;
+use key_text::key_text;
 pub use point_ring::Point;
-pub use rule_history::{HOUR, MINUTE, RuleHistory};
+pub use rule_history::{HOUR, MINUTE, RuleHistory, headroom};
 use sample::ClientSample;
-pub use sample::Sampled;
-pub use top_keys::{TopOutcome, TopWindow};
+pub use sample::{Sampled, SampledRequest};
+#[cfg(feature = "testing")]
+pub use space_saving::{CAPACITY, SpaceSaving};
+pub use top_keys::{TopList, TopOutcome, TopWindow};
+pub use top_merge::merge_tops;
 
 /// As many as the engine has: the stripe of a verdict is the one of its thread.
 const STRIPES: usize = 32;
@@ -207,6 +213,16 @@ impl Insight {
 
     pub fn log_keys(&self) -> LogKeys {
         self.texts.log_keys()
+    }
+
+    /// The text of a key as the admin API shows it: of one that is written `name:value`.
+    pub fn shown_key(&self, text: &str) -> String {
+        let mark = self.sample.mark(text);
+        match Key::parse(text) {
+            Ok(key) => key_text(&key, mark, self.log_keys()).to_string(),
+            Err(_) if text.is_empty() => String::new(),
+            Err(_) => key_text::unknown_key(mark),
+        }
     }
 
     /// The requests of a sample of clients.

@@ -23,7 +23,10 @@ use crate::transport::proxy::Proxy;
 
 mod activity;
 mod central;
+mod compat;
 mod decision_times;
+#[cfg(feature = "otlp")]
+mod families;
 mod histogram;
 mod process;
 mod proxy;
@@ -33,11 +36,20 @@ mod rules_db;
 mod state;
 mod writer;
 
+pub use compat::CompatNames;
 pub use decision_times::DecisionTimes;
+#[cfg(feature = "otlp")]
+pub use families::{MetricFamily, PointValue};
+#[cfg(feature = "otlp")]
+pub use histogram::HistogramSnapshot;
 pub use histogram::LatencyHistogram;
 pub use requests::{RequestCounts, RequestStatus, RespStatus, Transport};
 pub use rules::RuleSeries;
-use writer::{DecisionExemplar, MetricsWriter};
+use writer::DecisionExemplar;
+#[cfg(not(feature = "otlp"))]
+use writer::MetricsWriter;
+#[cfg(feature = "otlp")]
+pub use writer::{MetricKind, MetricsWriter};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -46,16 +58,20 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The page of this moment.
 pub async fn write(gate: &Arc<Gate>, proxy: Option<&Arc<Proxy>>) -> String {
-    let queued = queued_requests(proxy).await;
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(MetricsPage {
-        gate: Arc::clone(gate),
-        proxy: proxy.cloned(),
-        queued,
-    }));
+    registry.register_collector(Box::new(MetricsPage::read(gate, proxy).await));
     let mut page = String::with_capacity(8 << 10);
     text::encode(&mut page, &registry).expect("writing to a string cannot fail");
     page
+}
+
+/// The same metrics as values.
+#[cfg(feature = "otlp")]
+pub async fn read_families(gate: &Arc<Gate>, proxy: Option<&Arc<Proxy>>) -> Vec<MetricFamily> {
+    let page = MetricsPage::read(gate, proxy).await;
+    let mut families = Vec::new();
+    page.write(&mut MetricsWriter::families(&mut families)).expect("adding to a list cannot fail");
+    families
 }
 
 struct MetricsPage {
@@ -78,7 +94,17 @@ impl fmt::Debug for MetricsPage {
 
 impl Collector for MetricsPage {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut page = MetricsWriter::new(encoder);
+        self.write(&mut MetricsWriter::page(encoder))
+    }
+}
+
+impl MetricsPage {
+    async fn read(gate: &Arc<Gate>, proxy: Option<&Arc<Proxy>>) -> MetricsPage {
+        let queued = queued_requests(proxy).await;
+        MetricsPage { gate: Arc::clone(gate), proxy: proxy.cloned(), queued }
+    }
+
+    fn write(&self, page: &mut MetricsWriter<'_>) -> fmt::Result {
         let gate = &self.gate;
         let now = gate.now();
         page.info(
@@ -107,6 +133,10 @@ impl Collector for MetricsPage {
         }
         if let Some(queued) = &self.queued {
             page.queue(queued)?;
+        }
+        #[cfg(feature = "otlp")]
+        if let Some(spans) = gate.spans.get() {
+            spans.counts().write(page)?;
         }
         self.proxy.as_ref().map_or(Ok(()), |proxy| page.proxy(proxy))
     }
@@ -139,7 +169,9 @@ impl MetricsWriter<'_> {
         let policy = engine.policy();
         let live = gate.snapshot().live;
         let policies = std::iter::once(&*policy).chain(live.envoy.configured_policy()).collect::<Vec<_>>();
-        self.rules(&gate.rule_series, &policies)?;
+        let selected = gate.rule_series.select(&policies);
+        self.rules(&selected)?;
+        self.compat(gate, &selected)?;
         self.counter(
             "tollgate_events_dropped_total",
             "Decisions missing from the event stream.",
@@ -231,7 +263,7 @@ impl MetricsWriter<'_> {
             usage.unstored,
         )?;
         self.counter(
-            "tollgate_store_refused_total",
+            "tollgate_store_denied_total",
             "Charges of new keys denied because memory is full.",
             usage.denied_full,
         )?;

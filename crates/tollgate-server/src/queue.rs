@@ -55,6 +55,13 @@ pub enum QueueError {
     Closed,
 }
 
+impl QueueError {
+    /// Whether there is no room, for the sender or at all: the client's matter, not the operator's.
+    pub fn is_full(&self) -> bool {
+        matches!(self, QueueError::Full | QueueError::SenderFull)
+    }
+}
+
 impl From<rusqlite::Error> for QueueError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {

@@ -12,12 +12,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
-use tollgate::internal::document::{Problem, Problems};
+use tollgate::internal::document::{Problem, Problems, TextPosition};
 use tollgate::internal::rule::{RuleId, RuleSetError};
 use tollgate::internal::store::memory::MemoryFull;
 
 use crate::assemble;
-use crate::config::{Config, ConnectionStarts, Listen, QueueConfig, RulesDbConfig, StoreConfig};
+use crate::config::{
+    Config, ConnectionStarts, FleetConfig, Listen, OtlpConfig, QueueConfig, RulesDbConfig, StoreConfig,
+    is_stdin,
+};
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::envoy::EnvoyLimits;
 use crate::gate::Gate;
@@ -56,6 +59,8 @@ pub struct StartupSettings {
     pub queue: Option<QueueConfig>,
     pub store: Option<StoreConfig>,
     pub rules_db: Option<RulesDbConfig>,
+    pub fleet: FleetConfig,
+    pub otlp: Option<OtlpConfig>,
 }
 
 impl StartupSettings {
@@ -72,15 +77,15 @@ impl StartupSettings {
             queue: config.queue.clone(),
             store: config.store.clone(),
             rules_db: config.rules_db.clone(),
+            fleet: config.fleet.clone(),
+            otlp: config.otlp.clone(),
         }
     }
 
     /// The names of the settings that differ, as in the file.
     fn changed_in(&self, new: &StartupSettings) -> Vec<&'static str> {
         let mut differs = vec![
-            ("listen", self.listen != new.listen),
             ("upstreams", self.has_proxy != new.has_proxy),
-            ("tls", self.starts.has_other_tls(&new.starts)),
             ("proxy_protocol", self.starts.has_other_proxy_protocol(&new.starts)),
             ("queue", self.queue != new.queue),
             ("memory", self.memory_bytes != new.memory_bytes),
@@ -90,7 +95,13 @@ impl StartupSettings {
             ("tokens_file", self.tokens_file != new.tokens_file),
             ("counters", self.store.is_some() != new.store.is_some()),
             ("rules_db", self.rules_db.is_some() != new.rules_db.is_some()),
+            ("advertise", self.fleet.advertise != new.fleet.advertise),
+            ("fleet.token_file", self.fleet.token_file != new.fleet.token_file),
+            ("fleet.ca_file", self.fleet.ca_file != new.fleet.ca_file),
+            ("otlp", self.otlp != new.otlp),
         ];
+        differs.extend(self.listen.differences(&new.listen));
+        differs.extend(self.starts.tls_differences(&new.starts));
         if let (Some(old), Some(new)) = (&self.store, &new.store) {
             differs.extend(old.differences(new));
         }
@@ -134,24 +145,24 @@ impl FileStamp {
 
 /// The configuration file, the file of tokens and the files of Envoy's folder at one poll.
 #[derive(Clone, PartialEq, Eq)]
-struct Seen {
+struct PolledFiles {
     file: FileStamp,
     tokens: Option<FileStamp>,
     folder: Vec<(PathBuf, Option<FileStamp>)>,
 }
 
-impl Seen {
+impl PolledFiles {
     /// `None` while the configuration file is missing.
-    fn of(path: &Path, tokens: Option<&Path>, folder: Option<&Path>) -> Option<Seen> {
+    fn of(path: &Path, tokens: Option<&Path>, folder: Option<&Path>) -> Option<PolledFiles> {
         let file = FileStamp::of(path)?;
         let list = folder.and_then(|folder| fs::read_dir(folder).ok());
         let paths = list.into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         let mut folder: Vec<_> = paths.map(|path| (path.clone(), FileStamp::of(&path))).collect();
         folder.sort_by(|one, other| one.0.cmp(&other.0));
-        Some(Seen { file, tokens: tokens.and_then(FileStamp::of), folder })
+        Some(PolledFiles { file, tokens: tokens.and_then(FileStamp::of), folder })
     }
 
-    fn is_unchanged_since(&self, earlier: &Seen) -> bool {
+    fn is_unchanged_since(&self, earlier: &PolledFiles) -> bool {
         let same_file = |now: &Option<FileStamp>, then: &Option<FileStamp>| match (now, then) {
             (Some(now), Some(then)) => now.is_unchanged_since(then),
             (now, then) => now.is_none() && then.is_none(),
@@ -171,11 +182,11 @@ pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, 
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let tokens_file = watched.startup.tokens_file.as_deref();
-    let see = || Seen::of(&watched.path, tokens_file, gate.live.load().envoy.folder());
+    let see = || PolledFiles::of(&watched.path, tokens_file, gate.live.load().envoy.folder());
     // The folder may have changed since it was read: the first poll compares it with what is in force.
-    let initial = |file| Seen { file, tokens: watched.initial_tokens.clone(), folder: Vec::new() };
+    let initial = |file| PolledFiles { file, tokens: watched.initial_tokens.clone(), folder: Vec::new() };
     let mut in_force = watched.initial_stamp.clone().map(initial);
-    let mut changing: Option<Seen> = None;
+    let mut changing: Option<PolledFiles> = None;
     loop {
         tokio::select! {
             () = shutdown_requested(&mut shutdown) => return,
@@ -241,6 +252,10 @@ fn replace_tokens(watched: &WatchedConfig, new: Option<&Tokens>) {
 }
 
 fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>, Problems> {
+    if is_stdin(&watched.path) {
+        tracing::warn!("the configuration came from stdin and cannot be read again: restart the server");
+        return Ok(None);
+    }
     let (mut config, text) = Config::load(&watched.path)?;
     if text.trim().is_empty() {
         let problem = Problem::new(
@@ -275,14 +290,16 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
         .map_err(Problems::from)
         .and_then(|log| assemble::live_settings(&config, history, log, envoy))
         .map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
-    let in_file = |message: String| {
-        Problems::from(Problem::new(None, "rules", message)).in_file(&watched.path.display().to_string())
+    let in_file = |position: Option<TextPosition>, message: String| {
+        Problems::from(Problem::new(position, "rules", message)).in_file(&watched.path.display().to_string())
     };
-    let clash = |id: &RuleId| in_file(format!("rule id '{id}' is also used by a rule in the rules database"));
+    let clash = |position: Option<TextPosition>, id: &RuleId| {
+        in_file(position, format!("rule id '{id}' is also used by a rule in the rules database"))
+    };
     let in_force = gate.engine.policy();
     let is_added = |id: &RuleId| in_force.rule(id.as_str()).is_some_and(|rule| rule.is_added());
     if let Some(rule) = policy.rules().iter().find(|rule| is_added(&rule.id)) {
-        return Err(clash(&rule.id));
+        return Err(clash(live.history.position_of_rule(rule.id.as_str()), &rule.id));
     }
     if let (Some(proxy), Some(config)) = (&watched.proxy, config.proxy) {
         proxy.apply(config).map_err(|problems| problems.in_file(&watched.path.display().to_string()))?;
@@ -290,8 +307,8 @@ fn try_apply(gate: &Gate, watched: &WatchedConfig) -> Result<Option<(u64, u64)>,
     let is_log_changed = live.log != gate.live.load().log;
     let log_settings = live.log;
     let applied = gate.apply(policy, live).map_err(|error| match &error {
-        RuleSetError::Duplicate(id) => clash(id),
-        error => in_file(error.to_string()),
+        RuleSetError::Duplicate(id) => clash(None, id),
+        error => in_file(None, error.to_string()),
     });
     applied.map(|generations| {
         if is_log_changed {

@@ -10,7 +10,7 @@ use hyper::{Response, Version};
 use tollgate::Hit;
 
 use crate::connection::FullResponse;
-use crate::error_response::{self, ErrorFormat};
+use crate::error_response;
 use crate::gate::{FieldSelection, Gate, GateSnapshot};
 use crate::response::{self, ProblemDetails};
 
@@ -40,7 +40,11 @@ pub async fn decide(
         true => Response::new(Full::default()),
         false => {
             let ticket = gate.ticket(&verdict, now);
-            error_response::denied(&verdict, ticket.as_deref(), ErrorFormat::of(parts.headers.get(ACCEPT)))
+            let format = error_response::format(parts.headers.get(ACCEPT));
+            let mut denied = error_response::denied(&verdict, ticket.as_deref(), format);
+            // Gateways such as nginx can pass on a header of this answer, but not its body.
+            error_response::write_ticket(&mut denied, ticket.as_deref());
+            denied
         }
     };
     response::write_headers(&mut answer, &verdict, snapshot.live.headers);

@@ -5,31 +5,30 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tollgate::internal::EngineVerdict;
-use tollgate::internal::denial::{self, Denial};
+use tollgate::internal::denial::{self, Denial, TICKET_URN_PREFIX};
 use tollgate::internal::document::{self, Problems};
 use tollgate::internal::headers::{HeaderStyle, headers};
 
 use crate::connection::{FullResponse, ReadBodyError};
-use crate::ticket::URN_PREFIX;
 
 pub fn json(status: StatusCode, body: &impl Serialize) -> FullResponse {
     let body = serde_json::to_vec(body).expect("what we answer is valid JSON");
-    with_type(status, "application/json", body)
+    with_type(status, HeaderValue::from_static("application/json"), body)
 }
 
 pub fn text(status: StatusCode, content_type: &'static str, body: String) -> FullResponse {
-    with_type(status, content_type, body.into_bytes())
+    with_type(status, HeaderValue::from_static(content_type), body.into_bytes())
 }
 
-fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> FullResponse {
+pub fn with_type(status: StatusCode, content_type: HeaderValue, body: Vec<u8>) -> FullResponse {
     let mut answer = Response::new(Full::new(Bytes::from(body)));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer.headers_mut().insert(CONTENT_TYPE, content_type);
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }
@@ -37,15 +36,7 @@ fn with_type(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> F
 /// An HTML error page.
 pub fn html_page(status: StatusCode, detail: &str, ticket: Option<&str>) -> FullResponse {
     let title = status.canonical_reason().unwrap_or("Error");
-    let detail =
-        detail.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
-    let ticket = ticket.map(|ticket| format!("\n<p><small>Ticket: <code>{ticket}</code></small></p>"));
-    let ticket = ticket.unwrap_or_default();
-    let page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title></head>\n\
-         <body><h1>{title}</h1>\n<p>{detail}</p>{ticket}</body></html>\n"
-    );
-    text(status, "text/html; charset=utf-8", page)
+    text(status, "text/html; charset=utf-8", denial::html_page(title, detail, ticket))
 }
 
 pub fn status(verdict: &EngineVerdict) -> StatusCode {
@@ -60,9 +51,8 @@ pub fn write_headers<B>(answer: &mut Response<B>, verdict: &EngineVerdict, style
 }
 
 /// A denial as a registered problem type, for APIs behind the proxy.
-pub fn denial(verdict: &EngineVerdict, ticket: Option<&str>) -> FullResponse {
-    let status = status(verdict);
-    let denial = Denial::of(verdict);
+pub fn denial(denial: Denial<'_>, ticket: Option<&str>) -> FullResponse {
+    let status = StatusCode::from_u16(denial.status).expect("denials have valid statuses");
     let mut body = json!({
         "type": denial.kind,
         "title": status.canonical_reason(),
@@ -70,14 +60,16 @@ pub fn denial(verdict: &EngineVerdict, ticket: Option<&str>) -> FullResponse {
         "detail": denial.detail,
     });
     if let Some(ticket) = ticket {
-        body["instance"] = format!("{URN_PREFIX}{ticket}").into();
+        body["instance"] = format!("{TICKET_URN_PREFIX}{ticket}").into();
     }
     if !denial.violated.is_empty() {
         body["violated-policies"] = denial.violated.into();
     }
     let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
-    with_type(status, "application/problem+json", body)
+    with_type(status, PROBLEM_JSON, body)
 }
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Why a request cannot be served.
 #[derive(Debug)]
@@ -177,9 +169,12 @@ impl From<ProblemDetails> for FullResponse {
             body[name] = value;
         }
         let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
-        let mut answer = with_type(problem.status, "application/problem+json", body);
+        let mut answer = with_type(problem.status, PROBLEM_JSON, body);
         if let Some(allow) = problem.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
             answer.headers_mut().insert(ALLOW, allow);
+        }
+        if problem.status == StatusCode::UNAUTHORIZED {
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         answer
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -18,10 +18,12 @@ use tollgate::internal::identity::Key;
 use tollgate::internal::rule::Rule;
 use tollgate_stores::rules::local_copy::{ChangeDigest, CopyError, LocalCopy};
 use tollgate_stores::rules::{
-    Author, DbError, Edit, EditSummary, ItemChange, ItemId, RulesDb, StoredItem, Version,
+    Author, ChangeSet, DbError, Edit, EditSummary, ItemChange, ItemId, OnConflict, Reverted, RulesDb,
+    StoredItem, Version,
 };
 
 use crate::config::{AuditConfig, OnRulesError, RulesDbConfig};
+use crate::ramp::{self, RampInForce};
 
 mod apply;
 mod cold_start;
@@ -30,12 +32,14 @@ mod load;
 mod local_copy;
 mod pending_bans;
 mod pending_edits;
+mod ramped_rules;
 mod status;
 
 pub use apply::{NodeCapabilities, parse_rule};
 pub use follow::follow;
 use local_copy::CopyWriter;
-use pending_edits::PendingEdits;
+pub use pending_edits::DeferredEdit;
+use pending_edits::{EditsLog, PendingEdits};
 pub use status::{CopyStatus, RulesDbStatus, RulesSource};
 
 /// An edit is answered after this even if it is not in force here yet: it is committed in the database.
@@ -55,13 +59,17 @@ pub struct RulesFollower {
     state: Mutex<FollowerState>,
     /// Changes applied since free memory was last returned to the system.
     changes_since_trim: AtomicU64,
+    edits_log: EditsLog,
     /// Notified when items that were left out may fit now.
     reload_requested: Notify,
     capabilities: NodeCapabilities,
+    /// The name of this process, for the lease of a ramp.
+    pub node: String,
 }
 
 #[derive(Default)]
 struct FollowerState {
+    ramp: Option<Arc<RampInForce>>,
     read_error: Option<String>,
     /// How a start continues despite the error.
     startup_outcome: Option<String>,
@@ -92,9 +100,20 @@ impl RulesFollower {
             in_force: watch::Sender::new(None),
             state: Mutex::default(),
             changes_since_trim: AtomicU64::new(0),
+            edits_log: EditsLog::new(config.pending_edits.clone()),
             reload_requested: Notify::new(),
             capabilities,
+            node: ramp::node_name(),
         }
+    }
+
+    /// The ramp in force on this node.
+    pub fn ramp(&self) -> Option<Arc<RampInForce>> {
+        self.state().ramp.clone()
+    }
+
+    fn set_ramp(&self, ramp: Option<RampInForce>) {
+        self.state().ramp = ramp.map(Arc::new);
     }
 
     /// Opens the database, or returns the open one.
@@ -114,7 +133,7 @@ impl RulesFollower {
         edits: Vec<Edit>,
         now: Time,
     ) -> Result<Vec<ItemChange>, DbError> {
-        let author = Author { name: author_name.to_owned(), at: now };
+        let author = Author::new(author_name, now);
         let result = self.db_for_edits()?.edit(author, edits).await;
         let changes = self.record_write(result)?;
         self.wait_until_applied(&changes).await;
@@ -128,7 +147,7 @@ impl RulesFollower {
         edits: impl Iterator<Item = Result<Edit, DbError>> + Send + 'static,
         now: Time,
     ) -> Result<EditSummary, DbError> {
-        let author = Author { name: author_name.to_owned(), at: now };
+        let author = Author::new(author_name, now);
         let edited = self.db()?.edit_all(author, edits).await?;
         if let Some(last) = edited.version {
             self.wait_for_version(last, APPLY_TIMEOUT).await;
@@ -143,11 +162,27 @@ impl RulesFollower {
         version: Version,
         now: Time,
     ) -> Result<Vec<ItemChange>, DbError> {
-        let author = Author { name: author_name.to_owned(), at: now };
+        let author = Author::new(author_name, now);
         let result = self.db_for_edits()?.rollback(author, version).await;
         let changes = self.record_write(result)?;
         self.wait_until_applied(&changes).await;
         Ok(changes)
+    }
+
+    /// Reverts a set of changes, as one new set.
+    pub async fn rollback_set(
+        &self,
+        author_name: &str,
+        set: ChangeSet,
+        now: Time,
+    ) -> Result<Reverted, DbError> {
+        let author = Author::new(author_name, now);
+        let result = self.db_for_edits()?.rollback_set(author, set, OnConflict::Refuse, None).await;
+        let reverted = self.record_write(result)?;
+        if let Some(last) = reverted.summary.version {
+            self.wait_for_version(last, APPLY_TIMEOUT).await;
+        }
+        Ok(reverted)
     }
 
     /// The folder for files of this node.

@@ -9,6 +9,9 @@ use std::sync::OnceLock;
 use tollgate::internal::document::{Problem, Problems};
 use tollgate::internal::engine::log::Frames;
 
+use crate::config::{Config, QueueConfig, QueueLocation};
+use crate::insight;
+
 mod lock;
 mod log;
 mod saver;
@@ -68,18 +71,49 @@ impl StateFile {
     }
 }
 
+/// The folder of the state.
+pub fn folder(config: &Config) -> &Path {
+    if config.state_dir.as_os_str().is_empty() { Path::new(".") } else { &config.state_dir }
+}
+
+/// A folder that is missing is an error at the start, not at the stop.
+pub fn check_folder(config: &Config) -> Result<(), Problems> {
+    let folder = folder(config);
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let message = format!("there is no folder {0}: mkdir -p '{0}'", folder.display());
+    Err(Problem::new(None, "state_dir", message).into())
+}
+
+/// All files in which a node keeps keys, rules or requests, with the settings that place them.
+pub fn files(config: &Config) -> Vec<(&'static str, PathBuf)> {
+    let folder = folder(config);
+    let mut files = vec![("state_dir", folder.join(NAME)), ("state_dir", folder.join(insight::FILE_NAME))];
+    if let Some(db) = &config.rules_db {
+        files.extend(db.file().map(|file| ("rules_db", file)));
+        files.extend(db.copy.clone().map(|file| ("state_dir", file)));
+        files.push(("state_dir", db.pending_edits.clone()));
+    }
+    if let Some(QueueConfig { location: QueueLocation::File(file), .. }) = &config.queue {
+        files.push(("queue", file.clone()));
+    }
+    files
+}
+
 /// Permissions of users who are neither the owner nor in the file's group.
 const OTHERS: u32 = 0o007;
 const GROUP: u32 = 0o070;
 
 /// Rejects state files that all users may read or write. Access of a group may be intended by the operator or by a
 /// mounted volume, so it only causes a warning.
-pub fn reject_open_to_others<'p>(
-    files: impl IntoIterator<Item = (&'static str, &'p Path)>,
-) -> Result<(), Problems> {
+pub fn reject_open_to_others(config: &Config) -> Result<(), Problems> {
     let mut problems = Problems::new();
-    for (setting, path) in files {
-        let Ok(found) = fs::metadata(path) else { continue };
+    for (setting, path) in files(config) {
+        let Ok(found) = fs::metadata(&path) else { continue };
+        if found.is_dir() {
+            continue; // rejected where the file is opened: other permissions would break the folder
+        }
         let mode = found.permissions().mode();
         let fix = format!("chmod 600 '{}'", path.display());
         if mode & OTHERS != 0 {

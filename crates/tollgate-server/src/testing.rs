@@ -19,6 +19,7 @@ pub use crate::connection::testing as connection;
 pub use crate::envoy::testing as envoy;
 use crate::envoy::{EnvoyLimits, EnvoySettings};
 use crate::gate::{Gate, LiveSettings};
+pub use crate::insight::{CAPACITY as TOP_CAPACITY, SpaceSaving};
 use crate::jwt::KeySet;
 pub use crate::queue::enqueue_and_answer;
 use crate::receipt::{Receipts, Settlement};
@@ -45,6 +46,7 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
         trusted_header: ForwardingHeader::default(),
         decision_log: None,
         log: parsed.log,
+        compat_names: Vec::new(),
     };
     Arc::new(Gate::new(EngineCore::new(policy), live))
 }

@@ -4,9 +4,17 @@ use std::fmt;
 
 use hyper::header::HeaderMap;
 
-/// Never zero.
+/// A trace, and the span of the caller in it. Neither is zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TraceId(u128);
+pub struct TraceId {
+    trace: u128,
+    parent: u64,
+    flags: u8,
+}
+
+/// The bit of the flags that says that the caller may have recorded its span.
+#[cfg(feature = "otlp")]
+const SAMPLED: u8 = 1;
 
 const HEADER: &str = "traceparent";
 /// `00-`, 32 digits of the trace, `-`, 16 of the parent, `-`, 2 of the flags.
@@ -39,17 +47,34 @@ impl TraceId {
         let version = field(2)?;
         let trace = u128::from_str_radix(field(32)?, 16).ok()?;
         let parent = u64::from_str_radix(field(16)?, 16).ok()?;
-        field(2)?;
+        let flags = u8::from_str_radix(field(2)?, 16).ok()?;
         let is_complete =
             if version == "00" { rest.is_empty() } else { rest.is_empty() || rest.starts_with('-') };
         let is_valid = is_complete && version != INVALID_VERSION && trace != 0 && parent != 0;
-        is_valid.then_some(TraceId(trace))
+        is_valid.then_some(TraceId { trace, parent, flags })
+    }
+
+    /// Whether the caller records the trace.
+    #[cfg(feature = "otlp")]
+    pub fn is_sampled(&self) -> bool {
+        self.flags & SAMPLED != 0
+    }
+
+    /// The id of the trace, in the order of bytes in which it is sent.
+    #[cfg(feature = "otlp")]
+    pub fn trace_bytes(&self) -> [u8; 16] {
+        self.trace.to_be_bytes()
+    }
+
+    #[cfg(feature = "otlp")]
+    pub fn parent_bytes(&self) -> [u8; 8] {
+        self.parent.to_be_bytes()
     }
 }
 
 impl fmt::Display for TraceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", self.trace)
     }
 }
 

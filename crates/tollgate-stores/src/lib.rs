@@ -5,6 +5,7 @@
 pub mod counters;
 #[cfg(any(feature = "redis", feature = "postgres"))]
 mod password_file;
+pub mod recent_map;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod rules;
 #[cfg(all(feature = "testing", feature = "redis", feature = "memcached", feature = "cassandra"))]

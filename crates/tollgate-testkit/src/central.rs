@@ -10,7 +10,7 @@ use tollgate::internal::{Limit, Shape};
 use tollgate::{Clock, Time};
 use tollgate_stores::counters::{CentralCounter, CentralOutcome, CounterId, LimitResult, StoreError};
 
-use crate::conformance::{Answer, Subject, key_parts};
+use crate::conformance::{ChargeAnswer, Subject, key_parts};
 
 pub mod contention;
 pub mod expiry;
@@ -131,12 +131,12 @@ impl<S: Store> Subject for CentralSubject<S> {
         self.histories
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> ChargeAnswer<ChargeReceipt> {
         self.at.set(now);
         answer(charges, self.store.charge(charges, now).await)
     }
 
-    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
+    async fn peek(&self, charges: &[Charge], now: Time) -> ChargeAnswer<ChargeReceipt> {
         answer(charges, self.store.peek(charges, now).await)
     }
 
@@ -151,8 +151,8 @@ impl<S: Store> Subject for CentralSubject<S> {
     }
 }
 
-fn answer(charges: &[Charge], outcome: CentralOutcome) -> Answer<ChargeReceipt> {
+fn answer(charges: &[Charge], outcome: CentralOutcome) -> ChargeAnswer<ChargeReceipt> {
     let receipt = outcome.receipt(charges);
     let parts = outcome.limits.into_iter().map(answer_of).collect();
-    Answer { admitted: outcome.admitted, parts, receipt }
+    ChargeAnswer { admitted: outcome.admitted, parts, receipt }
 }

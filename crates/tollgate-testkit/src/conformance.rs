@@ -54,8 +54,8 @@ pub trait Subject {
         12
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<Self::Receipt>;
-    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<Self::Receipt>;
+    async fn charge(&self, charges: &[Charge], now: Time) -> ChargeAnswer<Self::Receipt>;
+    async fn peek(&self, charges: &[Charge], now: Time) -> ChargeAnswer<Self::Receipt>;
     async fn settle(&self, receipt: Self::Receipt, real_cost: u64, now: Time);
     /// Forgets a counter.
     async fn reset(&self, counter: &CounterId, limit: &Limit);
@@ -63,7 +63,7 @@ pub trait Subject {
 
 /// What a store has answered.
 #[derive(Debug)]
-pub struct Answer<R> {
+pub struct ChargeAnswer<R> {
     pub admitted: bool,
     pub parts: Vec<Result<LimitOutcome, StoreError>>,
     pub receipt: Option<R>,
@@ -74,12 +74,12 @@ pub struct Scenario {
     /// What the rules count by, one of these each.
     pub families: &'static [Family],
     pub rules: usize,
-    pub pace: Pace,
+    pub kind: HistoryKind,
 }
 
 /// How a history goes on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pace {
+pub enum HistoryKind {
     /// Any operation may be next, at any time.
     Eventful,
     /// Many hits, close together: states grow long.
@@ -87,7 +87,7 @@ pub enum Pace {
 }
 
 const fn alone(name: &'static str, families: &'static [Family]) -> Scenario {
-    Scenario { name, families, rules: 1, pace: Pace::Eventful }
+    Scenario { name, families, rules: 1, kind: HistoryKind::Eventful }
 }
 
 const LOGS: &[Family] =
@@ -108,9 +108,19 @@ pub const SCENARIOS: [Scenario; 17] = [
     alone("tiered window", &[Family::TieredWindow]),
     alone("concurrency", &[Family::Concurrency]),
     alone("cell", &[Family::Cell]),
-    Scenario { name: "long logs", families: LOGS, rules: 1, pace: Pace::Busy },
-    Scenario { name: "several rules of one kind", families: &[Family::Gcra], rules: 3, pace: Pace::Eventful },
-    Scenario { name: "several rules of every kind", families: &Family::ALL, rules: 5, pace: Pace::Eventful },
+    Scenario { name: "long logs", families: LOGS, rules: 1, kind: HistoryKind::Busy },
+    Scenario {
+        name: "several rules of one kind",
+        families: &[Family::Gcra],
+        rules: 3,
+        kind: HistoryKind::Eventful,
+    },
+    Scenario {
+        name: "several rules of every kind",
+        families: &Family::ALL,
+        rules: 5,
+        kind: HistoryKind::Eventful,
+    },
 ];
 
 /// Runs the whole list against a store.

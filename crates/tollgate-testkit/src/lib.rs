@@ -4,6 +4,8 @@
 //! fixed time: it polls a condition up to a generous deadline ([`SOON`]). A server that is not installed is reported by
 //! [`not_run`], and its tests return early; `scripts/test --require-all` turns that into a failure.
 
+#![forbid(unsafe_code)]
+
 #[cfg(feature = "servers")]
 pub mod central;
 #[cfg(feature = "servers")]
@@ -33,7 +35,7 @@ pub use folder::Folder;
 #[cfg(feature = "servers")]
 pub use http::{Answer, Client};
 #[cfg(feature = "servers")]
-pub use node::{Ran, Server, binary, is_closed, pour, run, tollgate};
+pub use node::{CommandOutput, Server, binary, is_closed, pour, run, tollgate};
 pub use not_run::not_run;
 #[cfg(feature = "servers")]
 pub use process::{Process, find, free_port};

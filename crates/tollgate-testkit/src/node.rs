@@ -173,8 +173,13 @@ impl Server {
     }
 
     /// Sends SIGTERM, and returns how the process ended.
-    pub fn stop(mut self) -> (ExitStatus, String) {
+    pub fn stop(self) -> (ExitStatus, String) {
         self.signal("TERM");
+        self.ended()
+    }
+
+    /// Returns how the process ended, which was told to.
+    pub fn ended(mut self) -> (ExitStatus, String) {
         let ended = wait(&mut self.child, SOON).expect("the server stops after SIGTERM");
         (ended, self.log.whole())
     }
@@ -199,6 +204,7 @@ impl Drop for Server {
 /// The stderr of a process so far.
 #[derive(Default)]
 struct Log {
+    /// The text, and whether it has ended.
     text: Mutex<(String, bool)>,
     changed: Condvar,
 }
@@ -209,18 +215,22 @@ impl Log {
         let written = Arc::clone(&log);
         thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                written.add(&line, false);
+                written.add(&line);
             }
-            written.add("", true);
+            written.end();
         });
         log
     }
 
-    fn add(&self, line: &str, ended: bool) {
+    fn add(&self, line: &str) {
         let mut text = self.text.lock().expect("no panic while the log is held");
         text.0.push_str(line);
         text.0.push('\n');
-        text.1 = ended;
+        self.changed.notify_all();
+    }
+
+    fn end(&self) {
+        self.text.lock().expect("no panic while the log is held").1 = true;
         self.changed.notify_all();
     }
 
@@ -248,18 +258,18 @@ impl Log {
 
 /// The exit code and the output of a command.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CommandOutput {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
 /// Runs `tollgate` to its end.
-pub fn tollgate(args: &[&str]) -> Ran {
+pub fn tollgate(args: &[&str]) -> CommandOutput {
     run(binary().args(args))
 }
 
-pub fn run(command: &mut Command) -> Ran {
+pub fn run(command: &mut Command) -> CommandOutput {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().expect("the binary starts");
     let read = |mut from: Box<dyn Read + Send>| {
@@ -280,7 +290,7 @@ pub fn run(command: &mut Command) -> Ran {
     }
     let [stdout, stderr] = [stdout, stderr].map(|text| text.join().expect("the output can be read"));
     let ended = ended.unwrap_or_else(|| panic!("{command:?} did not end:\n{stdout}{stderr}"));
-    Ran { code: ended.code(), stdout, stderr }
+    CommandOutput { code: ended.code(), stdout, stderr }
 }
 
 /// The binary under test, without anything from the environment of whoever runs the tests. Cargo builds it before the

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderValue};
@@ -15,10 +14,10 @@ use tollgate::internal::hold::HeldRequest;
 use tollgate::internal::settlement::{HeldCharge, Permits, RefundOnDrop, Settle, UnsettledCharges};
 
 use crate::limiter::RateLimiter;
-use crate::request::Protocol;
+use crate::request::{IncomingRequest, Protocol};
 use crate::{denied, grpc};
 
-/// What becomes of a request.
+/// The result of admission.
 pub(crate) enum RequestAdmission {
     Denied(Response<Bytes>),
     Admitted(Admitted),
@@ -59,10 +58,11 @@ impl RequestAdmission {
         limiter: &Arc<RateLimiter>,
         verdict: &mut EngineVerdict,
         decided_at: Time,
-        protocol: Protocol,
+        head: IncomingRequest<'_>,
     ) -> RequestAdmission {
         if !verdict.allowed {
-            let response = denied::response(verdict, limiter.settings.headers, protocol);
+            let ticket = limiter.ticket(verdict, decided_at);
+            let response = denied::response(verdict, ticket.as_deref(), limiter.settings.headers, head);
             return RequestAdmission::Denied(limiter.map_denial(response));
         }
         let headers = headers(verdict, limiter.settings.headers);
@@ -70,7 +70,7 @@ impl RequestAdmission {
         if !may_hold && !UnsettledCharges::any_unsettled(verdict) {
             return RequestAdmission::Admitted(Admitted { headers, open: None });
         }
-        RequestAdmission::with_charges(limiter, verdict, headers, decided_at, protocol)
+        RequestAdmission::with_charges(limiter, verdict, headers, decided_at, head)
     }
 
     fn with_charges(
@@ -78,8 +78,9 @@ impl RequestAdmission {
         verdict: &mut EngineVerdict,
         headers: Headers,
         decided_at: Time,
-        protocol: Protocol,
+        head: IncomingRequest<'_>,
     ) -> RequestAdmission {
+        let protocol = head.protocol();
         let charges = Box::new(UnsettledCharges::take_from(verdict));
         let mut charges = RefundOnDrop::new(Arc::clone(limiter), charges);
         let queue = charges.charges().queue();
@@ -92,9 +93,9 @@ impl RequestAdmission {
             return RequestAdmission::Admitted(Admitted { headers, open: Some(open) });
         };
         let (rule, mut charge) = charge.unzip();
-        let turn = decided_at + verdict.delay;
+        let release_at = decided_at + verdict.delay;
         let max_held = limiter.settings.max_held;
-        match limiter.hold_queues.enqueue(limiter, queue, turn, &mut charge, max_held) {
+        match limiter.hold_queues.enqueue(limiter, queue, release_at, &mut charge, max_held) {
             Some(request) => RequestAdmission::Held(Box::new(Held {
                 limiter: Arc::clone(limiter),
                 headers,
@@ -106,7 +107,7 @@ impl RequestAdmission {
             })),
             None => {
                 charge.into_iter().for_each(|charge| limiter.refund(charge));
-                let response = denied::hold_queue_full(verdict.delay, protocol);
+                let response = denied::hold_queue_full(verdict.delay, head);
                 RequestAdmission::Denied(limiter.map_denial(response))
             }
         }
@@ -128,16 +129,12 @@ impl Held {
         let Held { limiter, headers, protocol, decided_at, mut request, rule, charges } = *self;
         // By the timer's own clock, which tests can pause.
         let entered = Instant::now();
-        let charge = request.wait(|| decided_at + entered.elapsed(), sleep_at_least).await;
+        let charge = request.wait(|| decided_at + entered.elapsed(), sleep).await;
         let mut charges = charges.complete();
         let own: Option<HeldCharge> = rule.zip(charge);
         charges.finish_wait(own);
         Admitted { headers, open: Some(OpenCharges::new(&limiter, *charges, protocol)) }
     }
-}
-
-async fn sleep_at_least(duration: Duration) {
-    sleep(duration).await;
 }
 
 impl OpenCharges {

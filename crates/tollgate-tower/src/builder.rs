@@ -13,6 +13,8 @@ use tollgate::internal::identity::Attribute;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::rule::{OnExceed, Rule};
+#[cfg(feature = "tickets")]
+use tollgate::internal::ticket::{KeyScope, Tickets, shared_secret};
 use tollgate::internal::{PolicySnapshot, core_of, snapshot_of};
 use tollgate::{
     Clock, Engine, EngineBuilder, EngineError, FieldSource, HeaderStyle, Hit, Policy, RulesError,
@@ -39,6 +41,8 @@ pub struct RateLimitBuilder {
     identify: Option<Box<Identify>>,
     map_denial: Option<Box<MapDenial>>,
     max_held: Option<usize>,
+    #[cfg(feature = "tickets")]
+    ticket_key: Option<TicketKey>,
     #[cfg(feature = "_store")]
     store: Option<StoreOptions>,
 }
@@ -64,6 +68,9 @@ pub enum LayerError {
     /// A trusted proxy is not an address or a network.
     #[error("{0}")]
     TrustedProxies(String),
+    /// The key of tickets cannot be read, or is too short.
+    #[error("ticket key: {0}")]
+    TicketKey(String),
     /// The store's address is not valid, or it cannot be opened.
     #[error("store: {0}")]
     Store(String),
@@ -157,6 +164,24 @@ impl RateLimitBuilder {
         self
     }
 
+    /// Seals a ticket into each denial, which `tollgate explain` reads on every node whose `receipt_key_file` contains the
+    /// same secret of at least 32 bytes. Without a key denials have no ticket.
+    ///
+    /// The ticket is `instance` of problem details and in the footer of a page; a gRPC status and a body of a rule have
+    /// it in the header `tollgate-ticket`.
+    #[cfg(feature = "tickets")]
+    pub fn ticket_key(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.ticket_key = Some(TicketKey::Secret(secret.into()));
+        self
+    }
+
+    /// Like [`ticket_key`](Self::ticket_key), with the secret in a file. It is read when the layer is built.
+    #[cfg(feature = "tickets")]
+    pub fn ticket_key_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.ticket_key = Some(TicketKey::File(path.into()));
+        self
+    }
+
     /// How many requests may be held at once by rules with `on_exceed: hold`: 10,000 by default. Further ones are
     /// denied.
     pub fn max_held(mut self, requests: usize) -> Self {
@@ -224,6 +249,8 @@ impl RateLimitBuilder {
             identify: self.identify,
             map_denial: self.map_denial,
             max_held: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
+            #[cfg(feature = "tickets")]
+            tickets: self.ticket_key.map(TicketKey::open).transpose()?,
         };
         Ok(RateLimitLayer::new(RateLimiter {
             engine,
@@ -234,6 +261,30 @@ impl RateLimitBuilder {
             shared,
             has_warned: AtomicBool::new(false),
         }))
+    }
+}
+
+/// Where the secret of tickets is.
+#[cfg(feature = "tickets")]
+enum TicketKey {
+    Secret(Vec<u8>),
+    File(std::path::PathBuf),
+}
+
+#[cfg(feature = "tickets")]
+impl TicketKey {
+    fn open(self) -> Result<Tickets, LayerError> {
+        let (secret, place) = match self {
+            TicketKey::Secret(secret) => (secret, String::new()),
+            TicketKey::File(path) => {
+                let problem =
+                    |why| LayerError::TicketKey(format!("{}: cannot be read: {why}", path.display()));
+                (std::fs::read(&path).map_err(problem)?, format!("{}: ", path.display()))
+            }
+        };
+        let secret = shared_secret(&secret)
+            .map_err(|why| LayerError::TicketKey(format!("{place}the secret {why}")))?;
+        Ok(Tickets::new(secret, KeyScope::Fleet))
     }
 }
 

@@ -8,20 +8,25 @@ use http::{Response, StatusCode};
 use serde_json::json;
 use tollgate::HeaderStyle;
 use tollgate::internal::EngineVerdict;
-use tollgate::internal::denial::Denial;
+use tollgate::internal::denial::{Denial, ErrorFormat, TICKET_HEADER, TICKET_URN_PREFIX, html_page};
 use tollgate::internal::headers::headers;
 use tollgate::internal::verdict::whole_seconds;
 
 use crate::grpc;
-use crate::request::Protocol;
+use crate::request::{IncomingRequest, Protocol};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 /// The response to a request that a verdict denies.
-pub(crate) fn response(verdict: &EngineVerdict, style: HeaderStyle, protocol: Protocol) -> Response<Bytes> {
-    let mut response = denial(Denial::of(verdict), verdict.retry_after, protocol);
+pub(crate) fn response(
+    verdict: &EngineVerdict,
+    ticket: Option<&str>,
+    style: HeaderStyle,
+    head: IncomingRequest<'_>,
+) -> Response<Bytes> {
+    let mut response = denial(Denial::of(verdict), verdict.client_wait(), ticket, head);
     for (name, value) in headers(verdict, style).iter() {
         let value = HeaderValue::from_str(value).expect("rule ids and numbers fit a header");
         response.headers_mut().insert(HeaderName::from_static(name), value);
@@ -30,43 +35,70 @@ pub(crate) fn response(verdict: &EngineVerdict, style: HeaderStyle, protocol: Pr
 }
 
 /// The response to a request that would have been held, if there were room.
-pub(crate) fn hold_queue_full(wait: Duration, protocol: Protocol) -> Response<Bytes> {
+pub(crate) fn hold_queue_full(wait: Duration, head: IncomingRequest<'_>) -> Response<Bytes> {
     let detail = "Too many requests are waiting for their turn".to_owned();
-    let denied = Denial { status: 429, kind: "about:blank", detail, violated: Vec::new() };
-    let mut response = denial(denied, Some(wait), protocol);
+    let mut response = denial(Denial::new(429, "about:blank", detail), Some(wait), None, head);
     let wait = HeaderValue::from(whole_seconds(wait).as_secs());
     response.headers_mut().insert(RETRY_AFTER, wait);
     response
 }
 
-fn denial(denial: Denial, retry_after: Option<Duration>, protocol: Protocol) -> Response<Bytes> {
-    match protocol {
-        Protocol::Http => problem(denial),
-        Protocol::Grpc => trailers_only(denial, retry_after, "application/grpc"),
-        Protocol::GrpcWeb => trailers_only(denial, retry_after, "application/grpc-web+proto"),
+fn denial(
+    denial: Denial<'_>,
+    retry_after: Option<Duration>,
+    ticket: Option<&str>,
+    head: IncomingRequest<'_>,
+) -> Response<Bytes> {
+    let (mut response, has_ticket) = match head.protocol() {
+        Protocol::Http => http_response(denial, ticket, head.error_format()),
+        Protocol::Grpc => (trailers_only(denial, retry_after, "application/grpc"), false),
+        Protocol::GrpcWeb => (trailers_only(denial, retry_after, "application/grpc-web+proto"), false),
+    };
+    if let Some(ticket) = ticket.filter(|_| !has_ticket) {
+        let ticket = HeaderValue::from_str(ticket).expect("a ticket is base64");
+        response.headers_mut().insert(HeaderName::from_static(TICKET_HEADER), ticket);
     }
-}
-
-/// Problem details (RFC 9457).
-fn problem(denial: Denial) -> Response<Bytes> {
-    let status = StatusCode::from_u16(denial.status).expect("denials have valid statuses");
-    let mut body = json!({
-        "type": denial.kind,
-        "title": status.canonical_reason(),
-        "status": denial.status,
-        "detail": denial.detail,
-    });
-    if !denial.violated.is_empty() {
-        body["violated-policies"] = denial.violated.into();
-    }
-    let mut response = Response::new(Bytes::from(body.to_string()));
-    *response.status_mut() = status;
-    write_type(response.headers_mut(), "application/problem+json");
     response
 }
 
+/// The body of the rule, a page, or problem details (RFC 9457); and whether the ticket is in it.
+fn http_response(denial: Denial<'_>, ticket: Option<&str>, format: ErrorFormat) -> (Response<Bytes>, bool) {
+    let status = StatusCode::from_u16(denial.status).expect("denials have valid statuses");
+    let title = status.canonical_reason().unwrap_or("Error");
+    let own = denial.own_body(format);
+    let (content_type, body) = match (own, format) {
+        (Some(own), _) => {
+            let content_type = HeaderValue::from_str(&own.content_type).expect("media types fit a header");
+            (content_type, own.text.to_string())
+        }
+        (None, ErrorFormat::Html) => {
+            let page = html_page(title, &denial.detail, ticket);
+            (HeaderValue::from_static("text/html; charset=utf-8"), page)
+        }
+        (None, ErrorFormat::Json) => {
+            (HeaderValue::from_static("application/problem+json"), problem(denial, title, ticket))
+        }
+    };
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = status;
+    write_type(response.headers_mut(), content_type);
+    (response, own.is_none())
+}
+
+fn problem(denial: Denial<'_>, title: &str, ticket: Option<&str>) -> String {
+    let mut body =
+        json!({ "type": denial.kind, "title": title, "status": denial.status, "detail": denial.detail });
+    if let Some(ticket) = ticket {
+        body["instance"] = format!("{TICKET_URN_PREFIX}{ticket}").into();
+    }
+    if !denial.violated.is_empty() {
+        body["violated-policies"] = denial.violated.into();
+    }
+    body.to_string()
+}
+
 /// A gRPC response without messages has its trailers in place of the headers.
-fn trailers_only(denial: Denial, retry_after: Option<Duration>, kind: &'static str) -> Response<Bytes> {
+fn trailers_only(denial: Denial<'_>, retry_after: Option<Duration>, kind: &'static str) -> Response<Bytes> {
     let code = match denial.status {
         403 => grpc::PERMISSION_DENIED,
         503 => grpc::UNAVAILABLE,
@@ -74,7 +106,7 @@ fn trailers_only(denial: Denial, retry_after: Option<Duration>, kind: &'static s
     };
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
-    write_type(headers, kind);
+    write_type(headers, HeaderValue::from_static(kind));
     headers.insert(GRPC_STATUS, HeaderValue::from(code));
     let message = HeaderValue::try_from(grpc::message(&denial.detail));
     headers.insert(GRPC_MESSAGE, message.expect("percent-encoded text fits a header"));
@@ -85,7 +117,7 @@ fn trailers_only(denial: Denial, retry_after: Option<Duration>, kind: &'static s
     response
 }
 
-fn write_type(headers: &mut HeaderMap, kind: &'static str) {
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+fn write_type(headers: &mut HeaderMap, kind: HeaderValue) {
+    headers.insert(CONTENT_TYPE, kind);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }

@@ -88,7 +88,7 @@ where
         }
         let head = IncomingRequest::of(&request);
         let (mut verdict, now) = self.limiter.check(head);
-        match RequestAdmission::of(&self.limiter, &mut verdict, now, head.protocol()) {
+        match RequestAdmission::of(&self.limiter, &mut verdict, now, head) {
             RequestAdmission::Admitted(admitted) => LimitedFuture::called(self.inner.call(request), admitted),
             RequestAdmission::Denied(response) => LimitedFuture::denied(response),
             RequestAdmission::Held(held) => {
@@ -115,13 +115,13 @@ impl<S: Clone> RateLimitService<S> {
         use crate::shared_counters::{SharedDecision, StoreCall};
 
         let limiter = Arc::clone(&self.limiter);
-        let protocol = IncomingRequest::of(&request).protocol();
         let (parts, body) = request.into_parts();
         let admission: PendingAdmission = Box::pin(async move {
             let shared = limiter.shared.as_ref().expect("it has a store");
             let SharedDecision { parts, mut verdict, decided_at } =
                 StoreCall::new(&limiter, shared, parts).await;
-            let admission = RequestAdmission::of(&limiter, &mut verdict, decided_at, protocol);
+            let head = IncomingRequest::of_parts(&parts);
+            let admission = RequestAdmission::of(&limiter, &mut verdict, decided_at, head);
             (parts, admission.wait_until_admitted().await)
         });
         LimitedFuture::waiting(admission, self.take_ready(), body)

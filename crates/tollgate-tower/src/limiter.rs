@@ -50,6 +50,8 @@ pub(crate) struct LimiterSettings {
     pub(crate) identify: Option<Box<Identify>>,
     pub(crate) map_denial: Option<Box<MapDenial>>,
     pub(crate) max_held: usize,
+    #[cfg(feature = "tickets")]
+    pub(crate) tickets: Option<tollgate::internal::ticket::Tickets>,
 }
 
 /// What the rules and bans in force need of a request.
@@ -70,7 +72,7 @@ impl RequestNeeds {
             host: policy.names_hosts(),
             ip: false,
         };
-        policy.for_each_attribute(|attribute| needs.add(attribute));
+        policy.attributes().for_each(|attribute| needs.add(attribute));
         bans.iter().for_each(|attribute| needs.add(attribute));
         needs
     }
@@ -153,6 +155,18 @@ impl RateLimiter {
 
     pub(crate) fn core(&self) -> &EngineCore {
         core_of(&self.engine)
+    }
+
+    /// The ticket of a verdict that denies, if the layer has a key to seal it with.
+    #[cfg(feature = "tickets")]
+    pub(crate) fn ticket(&self, verdict: &EngineVerdict, at: Time) -> Option<String> {
+        let tickets = self.settings.tickets.as_ref()?;
+        Some(tickets.seal(verdict, self.core().key_mark(verdict), at))
+    }
+
+    #[cfg(not(feature = "tickets"))]
+    pub(crate) fn ticket(&self, _verdict: &EngineVerdict, _at: Time) -> Option<String> {
+        None
     }
 
     /// Decides with counters in memory.

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
+use tollgate::internal::denial::ErrorFormat;
 
 /// The head of a request: everything but its body.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +98,11 @@ impl<'r> IncomingRequest<'r> {
 
     pub(crate) fn path_and_query(self) -> &'r str {
         self.uri().path_and_query().map_or("/", |path| path.as_str())
+    }
+
+    /// The format of errors that the client prefers.
+    pub(crate) fn error_format(self) -> ErrorFormat {
+        ErrorFormat::of_accept(self.header(ACCEPT.as_str()).unwrap_or_default())
     }
 
     pub(crate) fn protocol(self) -> Protocol {

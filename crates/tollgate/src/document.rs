@@ -4,7 +4,7 @@
 //! their map, at most [`MAX_DEPTH`] levels. Must not know the schema; the caller bounds the length of the text.
 
 mod builder;
-mod fast_json;
+mod fast_reader;
 pub mod json;
 mod node;
 mod problem;
@@ -21,7 +21,7 @@ pub use variables::expand_variables;
 /// Reads one document; an empty text is [`Value::Null`]. A byte order mark is skipped.
 pub fn read(text: &str) -> Result<Node<'_>, Problems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if let Some(root) = fast_json::read(text) {
+    if let Some(root) = fast_reader::read(text) {
         return Ok(root);
     }
     let nothing = Node::new(TextPosition { line: 1, column: 1 }, Value::Null);

@@ -36,11 +36,13 @@ pub(crate) struct PanicSwitch(AtomicU8);
 impl PanicSwitch {
     #[inline]
     pub(crate) fn get(&self) -> Enforce {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Enforce::On,
-            1 => Enforce::Shadow,
-            _ => Enforce::Off,
-        }
+        let position = self.0.load(Ordering::Relaxed);
+        if position == Enforce::On as u8 { Enforce::On } else { Self::switched(position) }
+    }
+
+    #[cold]
+    fn switched(position: u8) -> Enforce {
+        if position == Enforce::Shadow as u8 { Enforce::Shadow } else { Enforce::Off }
     }
 
     pub(crate) fn set(&self, enforce: Enforce) {

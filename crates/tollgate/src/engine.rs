@@ -13,14 +13,13 @@ use smallvec::SmallVec;
 
 use crate::ban::BanList;
 use crate::enforce::{Enforce, PanicSwitch};
-use crate::event::{Events, NewEvent, NewEventKey};
+use crate::event::Events;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
-use crate::identity::{Key, abridged};
 use crate::plan::{Exempt, Plan, PlanContext};
 use crate::policy::{PolicyChange, PolicySnapshot};
-use crate::rule::{BanPolicy, Rule, RuleSetError};
-use crate::store::memory::InForce;
+use crate::rule::RuleSetError;
+use crate::store::memory::PolicyCheck;
 use crate::store::{ChargeReceipt, MemoryStore};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
@@ -36,9 +35,9 @@ mod explain;
 mod inspect;
 pub mod log;
 mod memory_settings;
-mod separate;
+mod record;
+mod saved_state;
 mod setup;
-mod snapshot;
 mod throttle;
 mod tracked;
 mod violations;
@@ -52,8 +51,8 @@ pub use explain::ListMatches;
 pub use inspect::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport, TrackScope};
 use log::ChangedTracks;
 pub use memory_settings::MemorySettings;
+pub use saved_state::{Restored, SavedStateError};
 pub use setup::{EngineSetup, LogKeys};
-pub use snapshot::{Restored, SnapshotError};
 pub use throttle::ThrottleKey;
 
 /// Hits of a batch that are planned ahead.
@@ -73,7 +72,7 @@ pub struct EngineCore {
     ignored_matches: AtomicU64,
     shadow_bans: AtomicU64,
     deny_cache: DenyCache,
-    /// Tracked keys of a snapshot whose rules were not hit since.
+    /// Tracked keys of a saved state whose rules were not hit since.
     saved_tracks: SavedTracks,
     changed_tracks: ChangedTracks,
     /// Whether changes that the state log needs were lost.
@@ -91,13 +90,23 @@ pub enum DecisionMode {
     Peek,
 }
 
-/// The input of a decision: a hit, under one snapshot of the policy.
+/// When a decision may create counters in memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CounterCreation {
+    /// While its policy is in force. If the policy was replaced, the hit is decided under the new one instead.
+    WhileInForce,
+    /// Always: its policy is replaced independently of the one in force.
+    Always,
+}
+
+/// The input of a decision: a hit, under one snapshot of a policy.
 #[derive(Clone, Copy)]
 struct DecisionContext<'q, 'h> {
     policy: &'q PolicySnapshot,
     hit: &'q Hit<'h>,
     now: Time,
     mode: DecisionMode,
+    creation: CounterCreation,
 }
 
 impl DecisionContext<'_, '_> {
@@ -136,22 +145,20 @@ impl EngineCore {
     }
 
     /// Decides a hit and charges it if it is admitted.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide(&self.policy.load(), hit, now, DecisionMode::Check)
     }
 
     /// The verdict that [`check`](Self::check) would return; nothing is charged, tracked or recorded.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.decide(&self.policy.load(), hit, now, DecisionMode::Peek)
     }
 
     /// Decides a hit under a snapshot of the policy, with counters in memory. If another policy has come into force and
     /// a counter would have to be created, the hit is decided under that policy instead.
-    ///
-    /// Never inlined: a call writes its verdict where the caller wants it, an inlined one copies it there.
-    #[inline(never)]
+    #[inline(always)]
     pub fn decide(
         &self,
         policy: &PolicySnapshot,
@@ -159,18 +166,42 @@ impl EngineCore {
         now: Time,
         mode: DecisionMode,
     ) -> EngineVerdict {
-        let mut verdict = EngineVerdict::new(self.next_id(policy));
-        let context = DecisionContext { policy, hit, now, mode };
-        let mut plan = Plan::new(&mut verdict);
-        let planned = self.begin(&context, &mut plan);
-        self.decide_planned(&context, &mut plan, planned);
+        self.decide_in(&DecisionContext { policy, hit, now, mode, creation: CounterCreation::WhileInForce })
+    }
+
+    /// As [`decide`](Self::decide), under a policy that is replaced independently of the one in force: limits of
+    /// another format, on the same counters and statistics. A counter that is created under a replaced version of it is
+    /// one of an old limit.
+    pub fn decide_separate(
+        &self,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> EngineVerdict {
+        self.decide_in(&DecisionContext { policy, hit, now, mode, creation: CounterCreation::Always })
+    }
+
+    #[inline(always)]
+    fn decide_in(&self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
+        let mut verdict = EngineVerdict::new(self.next_id(context.policy));
+        self.decide_into(&mut verdict, context);
         verdict
+    }
+
+    /// Decides into a new verdict of the caller. Never inlined, and without a result: the compiler copies what a function
+    /// returns, also what it has written in place.
+    #[inline(never)]
+    fn decide_into(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
+        let mut plan = Plan::new(verdict);
+        let planned = self.begin(context, &mut plan);
+        self.decide_planned(context, &mut plan, planned);
     }
 
     /// Decides while holding the policy lock, so that no other policy can come into force.
     #[cold]
     fn check_locked(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
-        let _turn = lock(&self.policy_lock);
+        let _policy_guard = lock(&self.policy_lock);
         self.check(hit, now)
     }
 
@@ -186,8 +217,7 @@ impl EngineCore {
         PlanContext { enforce: self.panic_switch.get(), bans: &self.bans, secret: &self.secret, now }
     }
 
-    /// Charges a plan in memory, and finishes. If the policy was replaced and a counter would have to be created, the
-    /// hit is decided under the new policy.
+    /// Charges a plan in memory, and finishes; see [`CounterCreation`].
     #[inline(always)]
     fn decide_planned(
         &self,
@@ -198,15 +228,17 @@ impl EngineCore {
         if let Err(exempt) = planned {
             return self.finish_exempt(context, plan.verdict, exempt);
         }
-        let holds = || std::ptr::eq(&**self.policy.load(), context.policy);
-        let in_force = InForce::as_long_as(&holds);
+        let is_current = || {
+            context.creation == CounterCreation::Always || std::ptr::eq(&**self.policy.load(), context.policy)
+        };
+        let policy_check = PolicyCheck::while_current(&is_current);
         let may_charge = context.may_charge(plan);
         let limits = plan.verdict.limits_mut();
         match may_charge {
-            true => self.store.charge_while(limits, context.now, &in_force),
+            true => self.store.charge_while(limits, context.now, &policy_check),
             false => self.store.write_peek(limits, context.now),
         };
-        if in_force.was_replaced() {
+        if policy_check.was_replaced() {
             *plan.verdict = self.check_locked(context.hit, context.now);
         } else {
             self.finish(context, plan, &[]);
@@ -247,16 +279,23 @@ impl EngineCore {
         let mut verdicts: Vec<EngineVerdict> = hits.iter().map(new_verdict).collect();
         for (hits, verdicts) in hits.chunks(PLAN_AHEAD).zip(verdicts.chunks_mut(PLAN_AHEAD)) {
             let bans = self.bans.changes();
-            let context = |hit| DecisionContext { policy, hit, now, mode: DecisionMode::Check };
-            let mut plans: SmallVec<[_; PLAN_AHEAD]> = verdicts.iter_mut().map(Plan::new).collect();
+            let context = |hit| DecisionContext {
+                policy,
+                hit,
+                now,
+                mode: DecisionMode::Check,
+                creation: CounterCreation::WhileInForce,
+            };
+            let mut plans: SmallVec<[_; PLAN_AHEAD]> = verdicts.iter_mut().map(Plan::ahead).collect();
             let planned: SmallVec<[_; PLAN_AHEAD]> =
                 hits.iter().zip(&mut plans).map(|(hit, plan)| self.begin(&context(hit), plan)).collect();
             for ((hit, plan), planned) in hits.iter().zip(&mut plans).zip(planned) {
+                let context = context(hit);
                 if self.bans.changes() == bans {
-                    self.decide_planned(&context(hit), plan, planned);
+                    self.decide_planned(&context, plan, planned);
                 } else {
                     // An earlier hit may have led to a ban meanwhile.
-                    *plan.verdict = self.decide(policy, hit, now, DecisionMode::Check);
+                    *plan.verdict = self.decide_in(&context);
                 }
             }
         }
@@ -300,7 +339,7 @@ impl EngineCore {
         &self,
         next: impl FnOnce(&PolicySnapshot) -> Result<PolicySnapshot, E>,
     ) -> Result<(u64, u64), E> {
-        let _turn = lock(&self.policy_lock);
+        let _policy_guard = lock(&self.policy_lock);
         let old = self.policy.load_full();
         let new = next(&old)?;
         let generations = (old.generation(), new.generation());
@@ -351,7 +390,7 @@ impl EngineCore {
 
     /// Number of verdicts by reason.
     pub fn decisions(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
-        Reason::ALL.into_iter().map(|reason| (reason, self.decisions.of(reason)))
+        Reason::ALL.iter().map(|reason| (*reason, self.decisions.of(*reason)))
     }
 
     /// Matches that were ignored because a hit had more than the bound.
@@ -362,95 +401,5 @@ impl EngineCore {
     #[inline]
     fn next_id(&self, policy: &PolicySnapshot) -> VerdictId {
         self.decisions.next_id(policy.generation())
-    }
-
-    /// Records a verdict: statistics, tracking, violations and bans, the event stream.
-    #[inline(always)]
-    fn record(&self, context: &DecisionContext<'_, '_>, plan: &Plan<'_>) {
-        if plan.ignored > 0 {
-            self.ignored_matches.fetch_add(plan.ignored as u64, Ordering::Relaxed);
-        }
-        if plan.banned {
-            self.shadow_bans.fetch_add(1, Ordering::Relaxed);
-        }
-        // All limits of a rule are consecutive, also those of several keys: for the rule they are one request.
-        let limits = plan.verdict.limits();
-        let mut denier = None;
-        for (n, limit) in limits.iter().enumerate() {
-            if limit.starts_key
-                && let Some(tracking) = limit.rule.track
-            {
-                self.track(&limits[n..], tracking, context.now);
-            }
-            if !limit.is_allowed() {
-                denier = denier.or(Some(limit));
-            }
-            if limits.get(n + 1).is_some_and(|next| next.rule.is(&limit.rule)) {
-                continue;
-            }
-            match denier.take() {
-                None => limit.rule.stats().count_allowed(),
-                Some(denier) => self.record_denial(context, denier),
-            }
-        }
-        self.push_event(context, plan.verdict, None);
-    }
-
-    /// Counts a denial by a rule, and the violation that it may be.
-    #[inline(never)]
-    fn record_denial(&self, context: &DecisionContext<'_, '_>, denier: &LimitVerdict) {
-        let rule = &denier.rule;
-        let stats = rule.stats();
-        if !denier.is_enforced() {
-            return stats.count_shadow_denied();
-        }
-        stats.count_denied();
-        if let Some(ban) = &rule.ban
-            && self.record_violations(context, rule, ban)
-        {
-            stats.count_banned();
-        }
-    }
-
-    /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
-    fn record_violations(&self, context: &DecisionContext<'_, '_>, rule: &Rule, ban: &BanPolicy) -> bool {
-        let DecisionContext { policy, hit, now, .. } = *context;
-        let mut banned = false;
-        for values in policy.combinations(hit, &ban.key).unwrap_or_default() {
-            if values.iter().any(|value| value.is_empty()) {
-                continue;
-            }
-            let values = values.into_iter().map(|value| abridged(value).into_owned());
-            let parts = ban.key.iter().cloned().zip(values).collect();
-            if let Ok(key) = Key::new(parts) {
-                banned |= self.bans.record_violation(&key, &rule.id, ban.into(), now);
-            }
-        }
-        banned
-    }
-
-    /// `ban` is the key of a ban; otherwise the event shows the key of the rule that the verdict reports.
-    #[inline(always)]
-    fn push_event(&self, context: &DecisionContext<'_, '_>, verdict: &EngineVerdict, ban: Option<&str>) {
-        let plain;
-        let reported = verdict.reported();
-        let key = match (self.log_keys, reported, ban) {
-            (LogKeys::Redacted, Some(limit), None) => NewEventKey::Redacted(limit.key),
-            (_, None, None) => NewEventKey::Unknown,
-            (LogKeys::Redacted, _, Some(key)) => NewEventKey::Redacted(self.ban_mark(key)),
-            (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
-            (LogKeys::Plain, Some(limit), None) => {
-                plain = context.policy.key_text(context.hit, &limit.rule);
-                plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
-            }
-        };
-        self.events.push(&NewEvent {
-            id: verdict.id,
-            at: context.now,
-            allowed: verdict.allowed,
-            reason: verdict.reason,
-            rule: reported.map(|limit| &limit.rule.id),
-            key,
-        });
     }
 }

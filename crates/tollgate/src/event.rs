@@ -56,7 +56,8 @@ impl std::fmt::Display for EventKey {
     }
 }
 
-/// An event to be written.
+/// An event to be written. Passed by value: a reference would keep it in memory.
+#[derive(Clone, Copy)]
 pub(crate) struct NewEvent<'e> {
     pub(crate) id: VerdictId,
     pub(crate) at: Time,
@@ -66,6 +67,7 @@ pub(crate) struct NewEvent<'e> {
     pub(crate) key: NewEventKey<'e>,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum NewEventKey<'e> {
     Unknown,
     Redacted(Fingerprint),
@@ -94,7 +96,7 @@ struct EventRings {
 
 impl EventRings {
     #[cold]
-    fn sample(&self, number: u64, event: &NewEvent<'_>) {
+    fn sample(&self, number: u64, event: NewEvent<'_>) {
         self.sampled.write(number / SAMPLE_EVERY, number, event);
     }
 }
@@ -136,7 +138,8 @@ enum KeyKind {
 }
 
 impl EventMeta {
-    fn of(event: &NewEvent<'_>) -> EventMeta {
+    #[inline(always)]
+    fn of(event: NewEvent<'_>) -> EventMeta {
         let (key, key_len) = match event.key {
             NewEventKey::Unknown => (KeyKind::Unknown, 0),
             NewEventKey::Redacted(_) => (KeyKind::Redacted, 0),
@@ -183,7 +186,7 @@ impl<const CAPACITY: usize> EventRing<CAPACITY> {
 
     /// Writes an event; `false` if it was dropped.
     #[inline(always)]
-    fn write(&self, index: u64, number: u64, event: &NewEvent<'_>) -> bool {
+    fn write(&self, index: u64, number: u64, event: NewEvent<'_>) -> bool {
         let Some((head, key_text)) = self.slot(index) else { return false };
         let (header, rule_text) = split_head(head);
         let [version, generation, at, key, meta] = header;
@@ -290,7 +293,7 @@ impl Events {
     }
 
     #[inline(always)]
-    pub(crate) fn push(&self, event: &NewEvent<'_>) {
+    pub(crate) fn push(&self, event: NewEvent<'_>) {
         match event.key {
             NewEventKey::Plain(text) => self.push_plain(event, text),
             NewEventKey::Redacted(_) | NewEventKey::Unknown => self.write(event),
@@ -299,16 +302,16 @@ impl Events {
 
     /// Writes an event with a plain key, of which it stores no more than may be.
     #[inline(never)]
-    fn push_plain(&self, event: &NewEvent<'_>, text: &str) {
+    fn push_plain(&self, event: NewEvent<'_>, text: &str) {
         let key = match self.key_text {
             KeyText::Never => NewEventKey::Unknown,
             KeyText::Stored => NewEventKey::Plain(truncated(text)),
         };
-        self.write(&NewEvent { key, ..*event });
+        self.write(NewEvent { key, ..event });
     }
 
     #[inline(always)]
-    fn write(&self, event: &NewEvent<'_>) {
+    fn write(&self, event: NewEvent<'_>) {
         let number = event.id.number();
         let rings = self.rings[event.id.stripe() % STRIPES].get_or_init(|| EventRings {
             recent: EventRing::new(self.key_text),
@@ -365,7 +368,7 @@ mod tests {
     fn push(events: &Events, stripe: usize, number: u64, rule: &RuleId, key: NewEventKey<'_>) {
         let at = Time::from_secs(number);
         let id = VerdictId::new(7, number + 1, stripe, number);
-        events.push(&NewEvent { id, at, allowed: true, reason: Reason::Ok, rule: Some(rule), key });
+        events.push(NewEvent { id, at, allowed: true, reason: Reason::Ok, rule: Some(rule), key });
     }
 
     fn rule(text: &str) -> RuleId {

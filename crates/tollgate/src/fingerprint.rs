@@ -2,7 +2,7 @@
 //!
 //! Clients choose keys, so the hash has a secret: without it an attacker cannot make two keys collide. It chains
 //! blocks of sixteen bytes, each through four keyed rounds of AES where the processor has them, and through
-//! SipHash-1-3 elsewhere. Fingerprints leave the process only in its own snapshot, which names the hash that made
+//! SipHash-1-3 elsewhere. Fingerprints leave the process only in its own saved state, which names the hash that made
 //! them.
 //!
 //! What is known of the AES variant: with a secret whitening key before the rounds (the state, which begins with one)
@@ -98,7 +98,7 @@ pub(crate) struct Digest<'s> {
 }
 
 impl Digest<'_> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn part(self, bytes: &[u8]) -> Self {
         Digest { state: self.rounds.part(self.state, bytes), ..self }
     }
@@ -112,6 +112,29 @@ impl Digest<'_> {
     #[inline]
     pub(crate) fn finish(self) -> Fingerprint {
         Fingerprint(self.state as u64)
+    }
+}
+
+impl<'s> Digest<'s> {
+    /// The digest so far, to be resumed later under the same secret.
+    pub(crate) fn to_saved(&self) -> SavedDigest {
+        SavedDigest { secret_mark: self.rounds.mark(), state: self.state }
+    }
+}
+
+/// The state of a digest.
+#[derive(Clone, Copy)]
+pub(crate) struct SavedDigest {
+    secret_mark: u64,
+    state: u128,
+}
+
+impl SavedDigest {
+    /// `None` if it was made under another secret.
+    #[inline(always)]
+    pub(crate) fn resume<'s>(&self, secret: &'s Secret) -> Option<Digest<'s>> {
+        let rounds = &secret.rounds;
+        (self.secret_mark == rounds.mark()).then_some(Digest { rounds, state: self.state })
     }
 }
 
@@ -190,10 +213,10 @@ mod tests {
                 if let Some(byte) = key.get_mut(changed) {
                     *byte = b'y';
                 }
-                let Fingerprint(print) = secret.digest().part(&key).finish();
-                assert!(seen.insert(print), "{length} {changed}");
+                let Fingerprint(fingerprint) = secret.digest().part(&key).finish();
+                assert!(seen.insert(fingerprint), "{length} {changed}");
                 count += 1;
-                (0..64).for_each(|bit| ones[bit] += (print >> bit & 1) as u32);
+                (0..64).for_each(|bit| ones[bit] += (fingerprint >> bit & 1) as u32);
             }
         }
         assert!(ones.iter().all(|ones| (count * 2 / 5..count * 3 / 5).contains(ones)), "{ones:?} of {count}");

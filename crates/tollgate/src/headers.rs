@@ -17,6 +17,7 @@ pub use merge::merge_ratelimit;
 /// Which headers a response gets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[deny(missing_docs)]
+#[non_exhaustive]
 pub enum HeaderStyle {
     /// `RateLimit` and `RateLimit-Policy`, as in revision 11 of the draft.
     #[default]
@@ -72,9 +73,15 @@ impl Headers {
                 self.put("x-ratelimit-reset", reset);
             }
         }
-        if let Some(wait) = verdict.retry_after {
+        if let Some(wait) = verdict.client_wait() {
             self.put("retry-after", whole_seconds(wait).as_secs());
         }
+    }
+
+    /// Adds a header that is not part of a verdict.
+    pub fn add(&mut self, name: &'static str, value: &str) {
+        self.text.push_str(value);
+        self.end(name);
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
@@ -113,6 +120,6 @@ impl Headers {
 
 /// On denial the wait, else the time until the full limit is available again; rounded up.
 fn reset_seconds(verdict: &EngineVerdict, reported: &LimitVerdict) -> u64 {
-    let exact = verdict.retry_after.unwrap_or(reported.reset_after());
+    let exact = verdict.client_wait().unwrap_or(reported.reset_after());
     if exact == Duration::ZERO { 0 } else { whole_seconds(exact).as_secs() }
 }

@@ -208,7 +208,11 @@ impl<'a> Hit<'a> {
 
     /// The values of a field, in the order of the request.
     fn field_values<'s>(&'s self, source: FieldSource, name: &str) -> impl Iterator<Item = Cow<'s, str>> {
-        let given = self.raw_values(source, name).map(Cow::Borrowed);
+        let is_authorization = source == FieldSource::Header && name == "authorization";
+        let given = self.raw_values(source, name).flat_map(move |value| {
+            let each = is_authorization.then(|| fields::credentials(value)).into_iter().flatten();
+            each.chain((!is_authorization).then_some(Cow::Borrowed(value)))
+        });
         let cookie_lines =
             (source == FieldSource::Cookie).then(|| self.raw_values(FieldSource::Header, "cookie"));
         let cookies = cookie_lines.into_iter().flatten().flat_map(move |line| fields::cookies(line, name));

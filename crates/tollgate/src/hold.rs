@@ -43,68 +43,90 @@ struct HoldTable {
 #[derive(Default)]
 struct HoldQueue {
     /// Release times with their charges; as many as there are requests in `waiting`.
-    positions: BTreeMap<HoldPosition, ChargeReceipt>,
+    positions: BTreeMap<HoldTicket, ChargeReceipt>,
     /// Requests that move up, by number: in order of arrival.
     waiting: BTreeMap<u64, Waker>,
     /// Requests with several held charges. They have no charge here, and keep their release time.
-    fixed: BTreeMap<HoldPosition, Waker>,
+    fixed: BTreeMap<HoldTicket, Waker>,
 }
 
-/// A release time, and the number of the request that was given it first.
-type HoldPosition = (Time, u64);
+/// What a request is given when it enters. The number orders `waiting`, the release time orders `positions`: the ticket
+/// of a request that has moved up is the key of the position that another one, or none, takes now.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct HoldTicket {
+    release_at: Time,
+    number: u64,
+}
+
+/// The request that leaves a queue first: its number, and when it leaves.
+#[derive(PartialEq, Eq)]
+struct FirstInQueue {
+    number: u64,
+    release_at: Time,
+}
+
+impl HoldTicket {
+    /// A request that keeps its release time, as the first.
+    fn as_first(&self) -> FirstInQueue {
+        FirstInQueue { number: self.number, release_at: self.release_at }
+    }
+}
 
 /// What a held request is to do.
 #[expect(clippy::large_enum_variant, reason = "it is returned and taken apart, never stored")]
-enum Turn {
+enum NextStep {
     /// Resume, with the charge of its position.
-    Released(Option<ChargeReceipt>),
+    Resume(Option<ChargeReceipt>),
     /// It is the first: sleep until then.
-    At(Time),
+    SleepUntil(Time),
     /// Wait to be woken by the first.
-    Behind,
+    AwaitWake,
 }
 
 impl HoldQueue {
-    /// The number and the release time of the request that leaves first.
-    fn first(&self) -> Option<(u64, Time)> {
+    fn first(&self) -> Option<FirstInQueue> {
         let movable = self.positions.keys().next().zip(self.waiting.keys().next());
         let fixed = self.fixed.keys().next();
         match (movable, fixed) {
-            (Some((position, _)), Some(fixed)) if fixed < position => Some((fixed.1, fixed.0)),
-            (Some((position, number)), _) => Some((*number, position.0)),
-            (None, fixed) => fixed.map(|(release_at, number)| (*number, *release_at)),
+            (Some((position, _)), Some(fixed)) if fixed < position => Some(fixed.as_first()),
+            (Some((position, number)), _) => {
+                Some(FirstInQueue { number: *number, release_at: position.release_at })
+            }
+            (None, fixed) => fixed.map(HoldTicket::as_first),
         }
     }
 
-    fn waker(&mut self, entered: HoldPosition) -> Option<&mut Waker> {
-        match self.waiting.get_mut(&entered.1) {
+    fn waker(&mut self, ticket: HoldTicket) -> Option<&mut Waker> {
+        match self.waiting.get_mut(&ticket.number) {
             Some(waker) => Some(waker),
-            None => self.fixed.get_mut(&entered),
+            None => self.fixed.get_mut(&ticket),
         }
     }
 
     fn waker_of_first(&self) -> Option<Waker> {
-        let (number, release_at) = self.first()?;
-        self.waiting.get(&number).or_else(|| self.fixed.get(&(release_at, number))).cloned()
+        let FirstInQueue { number, release_at } = self.first()?;
+        let fixed = || self.fixed.get(&HoldTicket { release_at, number });
+        self.waiting.get(&number).or_else(fixed).cloned()
     }
 
-    /// Takes the first request out, with the charge of its position.
-    fn take_first(&mut self, entered: HoldPosition) -> Option<ChargeReceipt> {
-        match self.waiting.remove(&entered.1) {
+    /// Removes the first request, which is released; returns the charge of the first position.
+    fn leave_released(&mut self, ticket: HoldTicket) -> Option<ChargeReceipt> {
+        match self.waiting.remove(&ticket.number) {
             Some(_) => self.positions.pop_first().map(|(_, charge)| charge),
             None => {
-                self.fixed.remove(&entered);
+                self.fixed.remove(&ticket);
                 None
             }
         }
     }
 
-    /// Takes a request out. Later ones move up; returns the charge that is left over at the end.
-    fn take(&mut self, entered: HoldPosition) -> Option<ChargeReceipt> {
-        match self.waiting.remove(&entered.1) {
+    /// Removes a request before its release. Later ones move up; returns the charge of the last position, which is left
+    /// over.
+    fn leave_early(&mut self, ticket: HoldTicket) -> Option<ChargeReceipt> {
+        match self.waiting.remove(&ticket.number) {
             Some(_) => self.positions.pop_last().map(|(_, charge)| charge),
             None => {
-                self.fixed.remove(&entered);
+                self.fixed.remove(&ticket);
                 None
             }
         }
@@ -116,8 +138,7 @@ pub struct HeldRequest<S: Settle> {
     queues: Arc<HoldQueues>,
     counters: Arc<S>,
     key: Fingerprint,
-    /// The release time that it was given, and its number.
-    entered: HoldPosition,
+    ticket: HoldTicket,
     is_released: bool,
 }
 
@@ -137,24 +158,24 @@ impl HoldQueues {
         }
         queues.waiting += 1;
         queues.next_number += 1;
-        let entered = (release_at, queues.next_number);
+        let ticket = HoldTicket { release_at, number: queues.next_number };
         let queue = queues.by_key.entry(key).or_default();
-        let former = queue.first();
+        let first_before = queue.first();
         match charge.take() {
             Some(charge) => {
-                queue.positions.insert(entered, charge);
-                queue.waiting.insert(entered.1, Waker::noop().clone());
+                queue.positions.insert(ticket, charge);
+                queue.waiting.insert(ticket.number, Waker::noop().clone());
             }
-            None => _ = queue.fixed.insert(entered, Waker::noop().clone()),
+            None => _ = queue.fixed.insert(ticket, Waker::noop().clone()),
         }
-        let woken = if queue.first() == former { None } else { queue.waker_of_first() };
+        let woken = if queue.first() == first_before { None } else { queue.waker_of_first() };
         self.key_count.store(queues.by_key.len(), Ordering::Relaxed);
         drop(queues);
         if let Some(first) = woken {
-            first.wake(); // its release time is another one now
+            first.wake(); // another request is the first now, or its release time has changed
         }
         let queues = Arc::clone(self);
-        Some(HeldRequest { queues, counters: Arc::clone(counters), key, entered, is_released: false })
+        Some(HeldRequest { queues, counters: Arc::clone(counters), key, ticket, is_released: false })
     }
 
     /// Whether any request is held.
@@ -172,16 +193,16 @@ impl HoldQueues {
         lock(&self.queues).waiting
     }
 
-    /// Takes a request out of its queue by `take`, and wakes the one that is first then.
+    /// Removes a request from its queue by `leave`, and wakes the one that is first then.
     fn remove(
         &self,
         mut queues: impl std::ops::DerefMut<Target = HoldTable>,
         key: Fingerprint,
-        take: impl FnOnce(&mut HoldQueue) -> Option<ChargeReceipt>,
+        leave: impl FnOnce(&mut HoldQueue) -> Option<ChargeReceipt>,
     ) -> Option<ChargeReceipt> {
         queues.waiting -= 1;
         let queue = queues.by_key.get_mut(&key)?;
-        let charge = take(queue);
+        let charge = leave(queue);
         let next = queue.waker_of_first();
         if next.is_none() {
             queues.by_key.remove(&key);
@@ -205,10 +226,10 @@ impl<S: Settle> HeldRequest<S> {
         let mut timer: Option<(Time, Pin<Box<F>>)> = None;
         poll_fn(|context| {
             loop {
-                let due = match self.turn(now(), context.waker()) {
-                    Turn::Released(charge) => return Poll::Ready(charge),
-                    Turn::Behind => return Poll::Pending,
-                    Turn::At(due) => due,
+                let due = match self.next_step(now(), context.waker()) {
+                    NextStep::Resume(charge) => return Poll::Ready(charge),
+                    NextStep::AwaitWake => return Poll::Pending,
+                    NextStep::SleepUntil(due) => due,
                 };
                 let armed = timer.take().filter(|(armed, _)| *armed == due);
                 let (_, sleeping) =
@@ -220,24 +241,20 @@ impl<S: Settle> HeldRequest<S> {
         .await
     }
 
-    fn turn(&mut self, now: Time, waker: &Waker) -> Turn {
+    fn next_step(&mut self, now: Time, waker: &Waker) -> NextStep {
+        let ticket = self.ticket;
         let queues = Arc::clone(&self.queues);
         let mut table = lock(&queues.queues);
-        let Some(queue) = table.by_key.get_mut(&self.key) else { return Turn::Released(None) };
-        let first = queue.first();
-        match first.filter(|(number, _)| *number == self.entered.1) {
-            Some((_, release_at)) if release_at <= now => {
-                self.is_released = true;
-                let entered = self.entered;
-                Turn::Released(queues.remove(table, self.key, |queue| queue.take_first(entered)))
-            }
-            first => {
-                if let Some(known) = queue.waker(self.entered) {
-                    known.clone_from(waker);
-                }
-                first.map_or(Turn::Behind, |(_, release_at)| Turn::At(release_at))
-            }
+        let Some(queue) = table.by_key.get_mut(&self.key) else { return NextStep::Resume(None) };
+        let own_turn = queue.first().filter(|first| first.number == ticket.number);
+        if own_turn.as_ref().is_some_and(|first| first.release_at <= now) {
+            self.is_released = true;
+            return NextStep::Resume(queues.remove(table, self.key, |queue| queue.leave_released(ticket)));
         }
+        if let Some(known) = queue.waker(ticket) {
+            known.clone_from(waker);
+        }
+        own_turn.map_or(NextStep::AwaitWake, |first| NextStep::SleepUntil(first.release_at))
     }
 }
 
@@ -246,8 +263,8 @@ impl<S: Settle> Drop for HeldRequest<S> {
         if self.is_released {
             return;
         }
-        let entered = self.entered;
-        let left_over = self.queues.remove(lock(&self.queues.queues), self.key, |queue| queue.take(entered));
+        let leave = |queue: &mut HoldQueue| queue.leave_early(self.ticket);
+        let left_over = self.queues.remove(lock(&self.queues.queues), self.key, leave);
         if let Some(charge) = left_over {
             self.counters.refund(charge);
         }
@@ -371,13 +388,15 @@ mod tests {
         let wakes = Arc::new(CountedWakes(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&wakes));
         let mut last = held.pop().unwrap();
-        assert!(matches!(last.turn(NOW, &waker), Turn::Behind));
+        assert!(matches!(last.next_step(NOW, &waker), NextStep::AwaitWake));
         drop(held.pop());
         assert!(waiters.is_released(&mut held[0], NOW));
         assert_eq!(wakes.0.load(Ordering::Relaxed), 0, "another one is before it");
         assert!(waiters.is_released(&mut held[1], after(1)));
         assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
-        assert!(matches!(last.turn(after(1), &waker), Turn::At(release_at) if release_at == after(2)));
+        assert!(
+            matches!(last.next_step(after(1), &waker), NextStep::SleepUntil(release_at) if release_at == after(2))
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod abridged;
 pub mod address;
 mod attribute;
+mod cookie;
 pub mod forwarded;
 pub(crate) mod key;
 pub mod normal;

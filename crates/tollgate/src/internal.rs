@@ -23,6 +23,9 @@ expose! {
 #[cfg(feature = "http")]
 expose! { http }
 
+#[cfg(feature = "tickets")]
+expose! { ticket }
+
 #[cfg(feature = "testing")]
 pub mod testing {
     pub use crate::testing::*;

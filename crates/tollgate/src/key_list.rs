@@ -54,8 +54,9 @@ impl<V> KeyList<V> {
         if self.is_empty() {
             return None;
         }
-        self.kinds.find(&self.secret, ip, values, |print, is| {
-            let found = self.numbers.find(print.0 as u32).map(|found| &*self.entries[found.number as usize]);
+        self.kinds.find(&self.secret, ip, values, |fingerprint, is| {
+            let found =
+                self.numbers.find(fingerprint.0 as u32).map(|found| &*self.entries[found.number as usize]);
             found.into_iter().find(|(key, value)| is(key) && accept(value))
         })
     }

@@ -17,7 +17,8 @@
 //! # Rules
 //!
 //! An [`Engine`] reads the server's configuration file and decides as the server does: by which keys clients are told
-//! apart, how much each may do, who is exempt or banned. A request is a [`Hit`]; the answer is a [`Verdict`], which knows the headers of the response.
+//! apart, how much each may do, who is exempt or banned. A request is a [`Hit`]; the answer is a [`Verdict`], which
+//! knows the headers of the response.
 //!
 //! ```
 //! use tollgate::{Engine, HeaderStyle, Hit};
@@ -131,6 +132,9 @@ mod engine;
 mod headers;
 
 mod denial;
+
+#[cfg(feature = "tickets")]
+mod ticket;
 
 mod settlement;
 

@@ -46,6 +46,8 @@ pub(crate) struct Plan<'v> {
     pub(crate) verdict: &'v mut EngineVerdict,
     /// The hit is banned, but bans are only counted.
     pub(crate) banned: bool,
+    /// Whether counters are prefetched when they are planned: there is other work before they are charged.
+    pub(crate) prefetches: bool,
     /// A rule denies without counting, so that nothing is charged.
     pub(crate) is_denied_by_key: bool,
     /// Matching rules beyond the bound, which were ignored.
@@ -64,20 +66,21 @@ enum KeyCount {
 }
 
 impl PolicySnapshot {
-    /// Plans a hit: allow list, then bans, then rules. The plan is built in place, and `known` is called with each
-    /// counter as soon as it is known, to prefetch it.
+    /// Plans a hit: allow list, then bans, then rules. The plan is built in place, and `prefetch` is called with each
+    /// counter as soon as it is known.
+    #[inline(always)]
     pub(crate) fn plan(
         &self,
         plan: &mut Plan<'_>,
         hit: &Hit<'_>,
-        under: &PlanContext<'_>,
-        known: impl Fn(Fingerprint),
+        context: &PlanContext<'_>,
+        prefetch: impl Fn(Fingerprint),
     ) -> Result<(), Exempt> {
-        if under.enforce == Enforce::Off {
+        if context.enforce == Enforce::Off {
             return Err(Exempt::SwitchedOff);
         }
-        if !self.has_empty_lists(under.bans) {
-            plan.banned = self.check_lists(hit, under)?;
+        if !self.has_empty_lists(context.bans) {
+            plan.banned = self.check_lists(hit, context)?;
         }
         let mut matches = Matches::new();
         self.find_matching(hit, &mut matches);
@@ -86,8 +89,9 @@ impl PolicySnapshot {
         }
         plan.verdict.set_owner(self.rules.owner(plan.verdict.id.stripe()));
         plan.ignored = matches.len().saturating_sub(MAX_MATCHES);
+        plan.prefetches |= matches.len() > 1;
         for rule in matches.iter().copied().take(MAX_MATCHES) {
-            self.plan_rule(plan, rule, hit, under, &known);
+            self.plan_rule(plan, rule, hit, context, &prefetch);
         }
         Ok(())
     }
@@ -99,12 +103,12 @@ impl PolicySnapshot {
 
     /// Looks a hit up in the lists of keys; `true` if it is banned but bans are only counted.
     #[inline(never)]
-    fn check_lists(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Result<bool, Exempt> {
+    fn check_lists(&self, hit: &Hit<'_>, context: &PlanContext<'_>) -> Result<bool, Exempt> {
         if self.allow_entry(hit).is_some() {
             return Err(Exempt::AllowListed);
         }
-        match self.banned(hit, under) {
-            Some(banned) if under.enforce == Enforce::On => Err(Exempt::Banned(Box::new(banned))),
+        match self.banned(hit, context) {
+            Some(banned) if context.enforce == Enforce::On => Err(Exempt::Banned(Box::new(banned))),
             banned => Ok(banned.is_some()),
         }
     }
@@ -121,10 +125,10 @@ impl PolicySnapshot {
     }
 
     /// The ban in force: of a ban by the file and another one, the more specific for this address.
-    pub(crate) fn banned(&self, hit: &Hit<'_>, under: &PlanContext<'_>) -> Option<(Key, Ban)> {
+    pub(crate) fn banned(&self, hit: &Hit<'_>, context: &PlanContext<'_>) -> Option<(Key, Ban)> {
         let values = |attribute: &Attribute| self.all_values(hit, attribute).into_iter().map(abridged);
-        let listed = under.bans.check(hit.address(), values, under.now);
-        let file = self.file_bans.find(hit.address(), values, |ban| ban.until > under.now);
+        let listed = context.bans.check(hit.address(), values, context.now);
+        let file = self.file_bans.find(hit.address(), values, |ban| ban.until > context.now);
         let precision =
             |(key, ban): &(Key, Ban)| (key.network().map(|network| network.prefix_len()), ban.until);
         match (listed, file) {
@@ -140,28 +144,28 @@ impl PolicySnapshot {
         plan: &mut Plan<'_>,
         rule: &Arc<RuleInForce>,
         hit: &Hit<'_>,
-        under: &PlanContext<'_>,
-        known: &impl Fn(Fingerprint),
+        context: &PlanContext<'_>,
+        prefetch: &impl Fn(Fingerprint),
     ) {
         let terms = &*rule.terms;
         if let [attribute] = &*terms.key
             && let Some(text) = hit.plain_text(attribute)
             && let Some(limits) = rule.only_limits()
             && terms.enforced == EnforcedShare::ALL
-            && !rule.has_previous_versions()
+            && !rule.has_predecessors()
         {
-            let digest =
-                domain_digest(rule_digest(under.secret, rule).part(text.as_bytes()), hit.domain_name());
+            let digest = rule.id_digest(context.secret).part(text.as_bytes());
+            let digest = domain_digest(digest, hit.domain_name());
             let key = PlannedKey {
                 rule,
                 key: digest.clone().finish(),
-                mode: if under.enforce == Enforce::On { terms.mode } else { RuleMode::Shadow },
+                mode: if context.enforce == Enforce::On { terms.mode } else { RuleMode::Shadow },
                 cost: terms.cost.saturating_mul(hit.units()),
                 of_several: limits.len() > 1,
             };
-            return plan.charge(&key, limits, &digest, known);
+            return plan.charge(&key, limits, &digest, prefetch);
         }
-        self.plan_other_rule(plan, rule, hit, under, known);
+        self.plan_other_rule(plan, rule, hit, context, prefetch);
     }
 
     /// Plans a rule with more than one attribute, overrides, or other settings that most rules do not have.
@@ -171,13 +175,13 @@ impl PolicySnapshot {
         plan: &mut Plan<'_>,
         rule: &Arc<RuleInForce>,
         hit: &Hit<'_>,
-        under: &PlanContext<'_>,
-        known: &impl Fn(Fingerprint),
+        context: &PlanContext<'_>,
+        prefetch: &impl Fn(Fingerprint),
     ) {
         let mut values = KeyValues::new();
         match self.read_key(rule, hit, &mut values) {
-            KeyCount::One => self.plan_key(plan, rule, &values, hit, under, known),
-            KeyCount::Several => self.plan_ambiguous(plan, rule, hit, under, known),
+            KeyCount::One => self.plan_key(plan, rule, &values, hit, context, prefetch),
+            KeyCount::Several => self.plan_ambiguous(plan, rule, hit, context, prefetch),
         }
     }
 
@@ -218,8 +222,8 @@ impl PolicySnapshot {
         rule: &Arc<RuleInForce>,
         values: &[Cow<'_, str>],
         hit: &Hit<'_>,
-        under: &PlanContext<'_>,
-        known: &impl Fn(Fingerprint),
+        context: &PlanContext<'_>,
+        prefetch: &impl Fn(Fingerprint),
     ) {
         let missing = values.iter().any(|value| value.is_empty());
         let attribute_value = |attribute: &Attribute| {
@@ -234,25 +238,26 @@ impl PolicySnapshot {
         if (missing || limits.is_none()) && rule.missing_key == MissingKey::Skip {
             return;
         }
-        let refused = limits.is_none() || (missing && rule.missing_key == MissingKey::Deny);
+        let is_denied = limits.is_none() || (missing && rule.missing_key == MissingKey::Deny);
         let any_limit = || rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
         let limits = limits.unwrap_or_else(any_limit);
-        let digest = key_digest(under.secret, hit.domain_name(), rule, values);
+        let digest = key_digest(context.secret, hit.domain_name(), rule, values);
         let key = PlannedKey {
             rule,
             key: digest.clone().finish(),
-            mode: mode(rule, under, values),
+            mode: mode(rule, context, values),
             cost: rule.cost.saturating_mul(hit.units()),
             of_several: limits.len() > 1,
         };
         let first = plan.verdict.limits().len();
-        if refused {
+        if is_denied {
             return plan.deny(&key, limits, KeyDenial::MissingKey);
         }
-        plan.charge(&key, limits, &digest, known);
-        if rule.has_previous_versions() {
+        plan.charge(&key, limits, &digest, prefetch);
+        if rule.has_predecessors() {
+            let now = context.now;
             for (each, limit) in limits.iter().zip(&mut plan.verdict.limits_mut()[first..]) {
-                limit.set_predecessors(predecessors(rule, each, values, attribute_value, &digest, under.now));
+                limit.set_predecessors(predecessors(rule, each, values, attribute_value, &digest, now));
             }
         }
     }
@@ -284,8 +289,8 @@ impl PolicySnapshot {
             .into_iter()
             .map(|each| {
                 let fingerprint = digest.clone().short_part(each.counter_hash).finish();
-                let previous = predecessors(rule, each, &values, value_of, &digest, now);
-                (each, charge(rule, each, fingerprint, previous))
+                let predecessors = predecessors(rule, each, &values, value_of, &digest, now);
+                (each, charge(rule, each, fingerprint, predecessors))
             })
             .collect();
         (digest.finish(), charges)
@@ -294,30 +299,33 @@ impl PolicySnapshot {
 
 /// How a rule is applied to a key.
 #[inline(always)]
-fn mode(rule: &Rule, under: &PlanContext<'_>, values: &[Cow<'_, str>]) -> RuleMode {
+fn mode(rule: &Rule, context: &PlanContext<'_>, values: &[Cow<'_, str>]) -> RuleMode {
     let has_key = || rule.enforced.has(&rule.id, values.iter().map(AsRef::as_ref));
-    let enforced = under.enforce == Enforce::On && (rule.enforced == EnforcedShare::ALL || has_key());
+    let enforced = context.enforce == Enforce::On && (rule.enforced == EnforcedShare::ALL || has_key());
     if enforced { rule.mode } else { RuleMode::Shadow }
 }
 
-/// The fingerprints of a key's state under former limits, as far as it is carried over.
+/// The counters of a key under the limits that `limit` has replaced, as far as their states are carried over.
 fn predecessors(
     rule: &RuleInForce,
-    each: &RuleLimit,
+    limit: &RuleLimit,
     values: &[Cow<'_, str>],
     value: impl Fn(&Attribute) -> Option<String>,
     digest: &Digest<'_>,
     now: Time,
 ) -> Vec<Predecessor> {
-    let was = |former: &'_ Rule| {
-        let limits = limits_for(former, values, &value).unwrap_or_default();
-        let changed =
-            |was: &&RuleLimit| was.counter_hash != each.counter_hash && was.limit.counts_like(&each.limit);
-        let was = limits.iter().find(changed).filter(|_| former.key == rule.key)?;
-        let fingerprint = digest.clone().short_part(was.counter_hash).finish();
-        Some(Predecessor { fingerprint, quota: was.quota })
+    let is_replaced =
+        |old: &&RuleLimit| old.counter_hash != limit.counter_hash && old.limit.counts_like(&limit.limit);
+    let predecessor_under = |old_rule: &Rule| {
+        if old_rule.key != rule.key {
+            return None;
+        }
+        let old_limits = limits_for(old_rule, values, &value).unwrap_or_default();
+        let old_limit = old_limits.iter().find(is_replaced)?;
+        let fingerprint = digest.clone().short_part(old_limit.counter_hash).finish();
+        Some(Predecessor { fingerprint, quota: old_limit.quota })
     };
-    rule.previous_versions(now).filter_map(was).collect()
+    rule.predecessors(now).filter_map(predecessor_under).collect()
 }
 
 /// The limits without those that share a counter with an earlier one.
@@ -346,14 +354,14 @@ pub(crate) fn check_key_parts(rule: &Rule, key: &Key) -> Result<(), Vec<Attribut
     if fits { Ok(()) } else { Err(rule.key.clone()) }
 }
 
-fn key_digest<'s>(secret: &'s Secret, domain: &str, rule: &Rule, values: &[Cow<'_, str>]) -> Digest<'s> {
-    let key = rule_digest(secret, rule);
+fn key_digest<'s>(
+    secret: &'s Secret,
+    domain: &str,
+    rule: &RuleInForce,
+    values: &[Cow<'_, str>],
+) -> Digest<'s> {
+    let key = rule.id_digest(secret);
     domain_digest(values.iter().fold(key, |digest, value| digest.part(value.as_bytes())), domain)
-}
-
-#[inline(always)]
-fn rule_digest<'s>(secret: &'s Secret, rule: &Rule) -> Digest<'s> {
-    secret.digest().part(rule.id.as_str().as_bytes())
 }
 
 /// Adds the domain of a hit, if it is not the default one.
@@ -363,7 +371,7 @@ fn domain_digest<'s>(key: Digest<'s>, domain: &str) -> Digest<'s> {
 }
 
 /// The charge of one unit of a hit under a rule, as its settings demand.
-fn charge(rule: &Rule, each: &RuleLimit, fingerprint: Fingerprint, previous: Vec<Predecessor>) -> Charge {
+fn charge(rule: &Rule, each: &RuleLimit, fingerprint: Fingerprint, predecessors: Vec<Predecessor>) -> Charge {
     Charge {
         fingerprint,
         quota: each.quota,
@@ -371,7 +379,7 @@ fn charge(rule: &Rule, each: &RuleLimit, fingerprint: Fingerprint, previous: Vec
         unit_cost: rule.cost,
         enforcement: enforcement(rule.mode),
         denied_hits: denied_hits(rule),
-        predecessors: previous,
+        predecessors,
         counter: None,
     }
 }
@@ -426,7 +434,14 @@ impl<'v> Plan<'v> {
     /// An empty plan for a verdict without limits.
     #[inline]
     pub(crate) fn new(verdict: &'v mut EngineVerdict) -> Plan<'v> {
-        Plan { verdict, banned: false, is_denied_by_key: false, ignored: 0, values: Vec::new() }
+        let values = Vec::new();
+        Plan { verdict, banned: false, prefetches: false, is_denied_by_key: false, ignored: 0, values }
+    }
+
+    /// As [`new`](Self::new), for a hit that is decided after others.
+    #[inline]
+    pub(crate) fn ahead(verdict: &'v mut EngineVerdict) -> Plan<'v> {
+        Plan { prefetches: true, ..Plan::new(verdict) }
     }
 
     /// Plans to charge a key under the limits.
@@ -436,12 +451,15 @@ impl<'v> Plan<'v> {
         key: &PlannedKey<'_>,
         limits: &[RuleLimit],
         digest: &Digest<'_>,
-        known: &impl Fn(Fingerprint),
+        prefetch: &impl Fn(Fingerprint),
     ) {
+        let prefetches = self.prefetches || limits.len() > 1;
         let mut starts_key = true;
         for each in limits {
             let fingerprint = digest.clone().short_part(each.counter_hash).finish();
-            known(fingerprint);
+            if prefetches {
+                prefetch(fingerprint);
+            }
             self.verdict.push_limit(|| key.limit(each, fingerprint, starts_key));
             starts_key = false;
         }

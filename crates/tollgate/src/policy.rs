@@ -167,11 +167,11 @@ impl PolicySnapshot {
     pub fn matching(&self, hit: &Hit<'_>) -> impl ExactSizeIterator<Item = &Arc<RuleInForce>> {
         let mut matches = Matches::new();
         self.find_matching(hit, &mut matches);
-        matches.into_iter()
+        Vec::from(&*matches).into_iter()
     }
 
     /// Writes the rules that apply to a hit, in their order, into an empty list.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_matching<'p>(&'p self, hit: &Hit<'_>, matches: &mut Matches<'p>) {
         let several = Cell::new(false);
         let only = || {
@@ -190,7 +190,7 @@ impl PolicySnapshot {
     fn add_matching_users<'p>(&'p self, hit: &Hit<'_>, matches: &mut Matches<'p>) {
         let AttributeValues::Several(users) = self.values(hit, &Attribute::User) else { return };
         for user in &users {
-            for rule in self.rules.matching(hit.target(), || Some(user)) {
+            for rule in self.rules.matching(hit.target(), || Some(user)).iter().copied() {
                 if !matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
                     matches.push(rule);
                 }
@@ -203,14 +203,11 @@ impl PolicySnapshot {
         &self.settings
     }
 
-    /// Calls `visit` with every attribute that the policy may need of a hit.
-    pub fn for_each_attribute(&self, mut visit: impl FnMut(&Attribute)) {
-        for rule in self.rules().iter() {
-            rule.attributes().for_each(&mut visit);
-            rule.ban.iter().flat_map(|ban| &ban.key).for_each(&mut visit);
-        }
-        self.settings.identity.iter().for_each(|(_, source)| visit(source));
-        self.listed_attributes().for_each(visit);
+    /// The attributes that the policy may need of a hit. Their number does not depend on that of the rules; some may be
+    /// there twice.
+    pub fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+        let sources = self.settings.identity.iter().map(|(_, source)| source);
+        self.rules.attributes().chain(sources).chain(self.listed_attributes())
     }
 
     /// The attributes by which requests are looked up in lists of keys.

@@ -15,6 +15,8 @@ use crate::identity::Attribute;
 use crate::limit::Limit;
 use crate::request::Target;
 
+mod attribute_counts;
+mod deny_options;
 mod enforced_share;
 mod in_force;
 mod matcher;
@@ -28,6 +30,7 @@ mod tracking;
 mod warning;
 
 pub use crate::collections::{CompactText, PersistentVec, SharedStr};
+pub use deny_options::{DenyOptions, OwnBody};
 pub use enforced_share::EnforcedShare;
 pub use in_force::RuleInForce;
 pub(crate) use matcher::Matches;
@@ -100,6 +103,8 @@ pub struct RuleTerms {
     /// The response header that contains the cost of the request, in lower case.
     pub cost_from: Option<Box<str>>,
     pub ban: Option<BanPolicy>,
+    /// What denied clients are told, if the rule has its own words.
+    pub deny: Option<Box<DenyOptions>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -301,6 +306,11 @@ impl Rule {
             Limits::By { attribute, .. } => Some(attribute),
         };
         self.key.iter().chain(by)
+    }
+
+    /// These attributes, and those of the key that it bans.
+    pub fn all_attributes(&self) -> impl Iterator<Item = &Attribute> {
+        self.attributes().chain(self.ban.iter().flat_map(|ban| &ban.key))
     }
 
     /// The limits, if they are the same for all keys.

@@ -87,6 +87,11 @@ impl<'c> ChargeRef<'c> {
         ChargeRef { fingerprint, quota, cost, enforcement, denied_hits, predecessors: &[] }
     }
 
+    #[inline(always)]
+    pub(crate) fn is_shadow(&self) -> bool {
+        self.enforcement == Enforcement::Shadow
+    }
+
     pub(crate) fn of(charge: &'c Charge) -> ChargeRef<'c> {
         let Charge { fingerprint, quota, cost, enforcement, denied_hits, predecessors, .. } = charge;
         ChargeRef {

@@ -25,7 +25,7 @@ pub fn chunks(engine: &EngineCore, now: Time) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// A snapshot of an older format: its contents with a valid checksum.
+/// A saved state of an older format: its contents with a valid checksum.
 pub fn old_snapshot(contents: &[u8]) -> Vec<u8> {
     let checksum = checksum_of((0, 0), contents);
     [contents, &checksum.to_le_bytes()].concat()

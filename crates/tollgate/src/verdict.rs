@@ -12,7 +12,7 @@ use crate::collections::push_in_place;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::plan::{Exempt, denied_hits, enforcement};
-use crate::rule::{RuleMode, RuleOwner, RuleRef, VerdictLimit, VerdictRule};
+use crate::rule::{DenyOptions, RuleMode, RuleOwner, RuleRef, VerdictLimit, VerdictRule};
 use crate::store::{Charge, ChargeItem, ChargeReceipt, ChargeRef, LimitOutcome, Predecessor, ReceiptItem};
 use crate::time::{Time, calendar, format_duration};
 
@@ -77,6 +77,7 @@ impl fmt::Display for VerdictId {
 /// Why a hit is admitted or denied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[deny(missing_docs)]
+#[non_exhaustive]
 pub enum Reason {
     /// Every limit admits it.
     Ok,
@@ -95,8 +96,8 @@ pub enum Reason {
 #[deny(missing_docs)]
 impl Reason {
     /// Every reason.
-    pub const ALL: [Reason; 6] =
-        [Reason::Ok, Reason::Limit, Reason::Ban, Reason::AllowList, Reason::StoreError, Reason::NoRule];
+    pub const ALL: &'static [Reason] =
+        &[Reason::Ok, Reason::Limit, Reason::Ban, Reason::AllowList, Reason::StoreError, Reason::NoRule];
 
     /// Its name in logs, metrics and JSON.
     pub const fn name(self) -> &'static str {
@@ -289,6 +290,39 @@ impl fmt::Display for PolicyName<'_> {
     }
 }
 
+/// What the enforced limits of a verdict amount to.
+#[derive(Default)]
+struct Summary {
+    /// The first limit with the least remaining, and what remains.
+    admitting: Option<(usize, u64)>,
+    /// The first limit with the longest wait, and the wait.
+    denying: Option<(usize, Duration)>,
+    delay: Duration,
+}
+
+impl Summary {
+    #[inline(always)]
+    fn add(&mut self, n: usize, limit: &LimitVerdict) {
+        if !limit.is_enforced() {
+            return;
+        }
+        let wait = match limit.outcome.decision.admission {
+            Admission::Allow { delay } => {
+                if self.admitting.is_none_or(|(_, least)| limit.outcome.remaining < least) {
+                    self.admitting = Some((n, limit.outcome.remaining));
+                }
+                self.delay = self.delay.max(delay);
+                return;
+            }
+            Admission::Deny { retry_after } => retry_after,
+            Admission::Never => Duration::MAX, // the longest wait
+        };
+        if self.denying.is_none_or(|(_, longest)| wait > longest) {
+            self.denying = Some((n, wait));
+        }
+    }
+}
+
 impl EngineVerdict {
     /// A verdict without any limits: admitted.
     #[inline(always)]
@@ -363,42 +397,21 @@ impl EngineVerdict {
     /// Completes the verdict with the outcomes of its limits.
     #[inline(always)]
     pub(crate) fn summarize(&mut self) {
-        let limits = &*self.limits;
-        let mut admitting: Option<(usize, u64)> = None;
-        let mut denying: Option<(usize, Duration)> = None;
-        let mut delay = Duration::ZERO;
-        for (n, limit) in limits.iter().enumerate() {
-            if !limit.is_enforced() {
-                continue;
-            }
-            let wait = match limit.outcome.decision.admission {
-                Admission::Allow { delay: held } => {
-                    if admitting.is_none_or(|(_, least)| limit.outcome.remaining < least) {
-                        admitting = Some((n, limit.outcome.remaining));
-                    }
-                    if held > delay {
-                        delay = held;
-                    }
-                    continue;
-                }
-                Admission::Deny { retry_after } => retry_after,
-                Admission::Never => Duration::MAX,
-            };
-            // Never is the longest wait; of equal waits the first is reported.
-            if denying.is_none_or(|(_, longest)| wait > longest) {
-                denying = Some((n, wait));
-            }
+        let mut summary = Summary::default();
+        match &*self.limits {
+            [only] => summary.add(0, only),
+            limits => limits.iter().enumerate().for_each(|(n, limit)| summary.add(n, limit)),
         }
-        if let Some((n, _)) = denying {
+        if let Some((n, _)) = summary.denying {
             self.allowed = false;
             self.reason = Reason::Limit;
-            self.retry_after = limits[n].retry_after();
+            self.retry_after = self.limits[n].retry_after();
             self.reported = Some(n);
         } else {
             self.allowed = true;
-            self.reason = if admitting.is_some() { Reason::Ok } else { Reason::NoRule };
-            self.reported = admitting.map(|(n, _)| n);
-            self.delay = delay;
+            self.reason = if summary.admitting.is_some() { Reason::Ok } else { Reason::NoRule };
+            self.reported = summary.admitting.map(|(n, _)| n);
+            self.delay = summary.delay;
         }
     }
 
@@ -423,10 +436,32 @@ impl EngineVerdict {
         self.limits.iter().filter(|limit| limit.is_enforced())
     }
 
+    /// What the denying rule says to clients; `None` if no limit denies, or its rule has no words of its own. Of several
+    /// denying rules the reported one speaks.
+    pub fn deny_options(&self) -> Option<&DenyOptions> {
+        let denies = !self.allowed && self.reason == Reason::Limit;
+        self.reported().filter(|_| denies)?.rule.deny.as_deref()
+    }
+
+    /// The wait that a client is told: `retry_after`, with the wait of each denying rule capped as the rule says.
+    pub fn client_wait(&self) -> Option<Duration> {
+        let exact = self.retry_after?;
+        let denying = self.enforced().filter(|limit| !limit.is_allowed());
+        let waits = denying.filter_map(|limit| {
+            let wait = limit.retry_after()?;
+            let longest = limit.rule.deny.as_deref().and_then(DenyOptions::retry_after_max);
+            Some(longest.map_or(wait, |longest| wait.min(longest)))
+        });
+        Some(waits.max().unwrap_or(exact))
+    }
+
     /// The message for a client that was denied.
     pub fn message(&self) -> Option<String> {
         if self.allowed {
             return None;
+        }
+        if let Some(message) = self.deny_options().and_then(|deny| deny.message.as_deref()) {
+            return Some(message.to_owned());
         }
         if let Some((_, ban)) = self.ban.as_deref() {
             let until = match ban.until {
@@ -449,7 +484,7 @@ impl EngineVerdict {
             return Some(format!("Denied: rule {} {needs} {}", rule.id, needed.join(", ")));
         }
         let limit = format!("rule {} allows {}", reported.rule.id, reported.limit);
-        Some(match self.retry_after {
+        Some(match self.client_wait() {
             Some(wait) => {
                 format!("Too many requests: {limit}, try again in {}", format_duration(whole_seconds(wait)))
             }

@@ -7,7 +7,7 @@ use tollgate::internal::algorithm::Quota;
 use tollgate::internal::fingerprint::{Fingerprint, Secret};
 use tollgate::internal::limit::{Levels, WindowStart};
 use tollgate::internal::store::memory::{AGGREGATE_CELLS, MemoryFull};
-use tollgate::internal::store::{Charge, ChargeReceipt, MemoryStore};
+use tollgate::internal::store::{Charge, ChargeReceipt, MemoryStore, Predecessor};
 use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
 use tollgate::{Hit, Time};
 
@@ -258,6 +258,35 @@ fn a_packed_state_whose_limit_was_raised_outgrows_its_slot_and_stays_limited() {
     let raised = quota("300000/m", Shape::SlidingCounter);
     let passed = (0..150).filter(|_| hit(&store, "busy", raised, 4_000, now)).count() * 4_000;
     assert!((20_000..=300_000).contains(&passed), "{passed} passed");
+}
+
+/// The state of a replaced limit was lost when the counter of the new one found no room.
+#[test]
+fn a_changed_limit_that_finds_no_room_forgets_nothing() {
+    const CLIENTS: u64 = 50;
+    for full in [MemoryFull::Aggregate, MemoryFull::Open, MemoryFull::Closed] {
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES).when_full(full);
+        let old = quota("5/h", Shape::GCRA);
+        let new = quota("6/h", Shape::GCRA);
+        let mut now = NOW;
+        for client in 0..CLIENTS {
+            assert!((0..5).all(|_| passes(&store, &format!("client {client}"), old, now)));
+        }
+        flood(&store, quota("1/d", Shape::GCRA), 1, 0..PACKED_FLOOD, &mut now, Duration::ZERO);
+        let before = store.usage().unstored;
+        for client in 0..CLIENTS {
+            let predecessor = Predecessor {
+                fingerprint: SECRET.fingerprint([format!("client {client}").as_str()]),
+                quota: old,
+            };
+            let fingerprint = SECRET.fingerprint([format!("client {client}, 6/h").as_str()]);
+            let mut charge = Charge::enforced(fingerprint, new, 1);
+            charge.predecessors = vec![predecessor];
+            let passed = (0..20).filter(|_| store.charge(&[charge.clone()], now).admitted).count();
+            assert!(passed <= 1, "{full:?}: {passed} passed after five, by a limit of six");
+        }
+        assert!(store.usage().unstored > before, "{full:?}: there was no room");
+    }
 }
 
 /// States grow while the slab is full of keys that do not give way.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 use tollgate::internal::ban::{Ban, BanSource};
-use tollgate::internal::engine::SnapshotError;
+use tollgate::internal::engine::SavedStateError;
 use tollgate::internal::identity::Key;
 use tollgate::internal::{EngineCore, EngineSetup, PolicySnapshot};
 use tollgate::{Hit, Reason, Time};
@@ -53,12 +53,12 @@ fn saved(engine: &EngineCore, rules: &str, now: Time) -> Vec<u8> {
 fn restored(bytes: &[u8], rules: &str, now: Time) -> EngineCore {
     let former = |rules: &str| PolicySnapshot::from_yaml(rules).ok();
     let engine = EngineCore::restore(policy(rules), EngineSetup::default(), bytes, former, now);
-    engine.expect("the snapshot is sound").0
+    engine.expect("the saved state is sound").0
 }
 
-fn rejected(bytes: &[u8]) -> SnapshotError {
+fn rejected(bytes: &[u8]) -> SavedStateError {
     let restored = EngineCore::restore(policy(""), EngineSetup::default(), bytes, |_| None, NOW);
-    restored.map(|_| ()).expect_err("the snapshot is damaged")
+    restored.map(|_| ()).expect_err("the saved state is damaged")
 }
 
 /// The results of a peek on every rule.
@@ -87,7 +87,7 @@ fn used_engine() -> EngineCore {
 }
 
 #[test]
-fn every_algorithm_resumes_from_its_snapshot() {
+fn every_algorithm_resumes_from_its_saved_state() {
     let rules = all_rules();
     let engine = used_engine();
     let now = NOW + SECOND * 75;
@@ -109,7 +109,7 @@ fn downtime_counts_as_elapsed() {
     }
     let back = |now| {
         let restored = EngineCore::restore(policy(&rules), EngineSetup::default(), &bytes, |_| None, now);
-        restored.expect("the snapshot is sound").1
+        restored.expect("the saved state is sound").1
     };
     let soon = back(NOW + SECOND * 76);
     assert_eq!((soon.saved_at, soon.counters), (NOW + SECOND * 75, ALGORITHMS.len() as u64));
@@ -168,7 +168,7 @@ fn a_limit_changed_while_it_was_down_keeps_what_its_keys_have_used() {
 }
 
 #[test]
-fn a_second_snapshot_of_the_same_state_is_identical() {
+fn a_second_saved_state_of_the_same_state_is_identical() {
     let rules = all_rules();
     let now = NOW + SECOND * 75;
     let first = saved(&used_engine(), &rules, now);
@@ -192,16 +192,16 @@ fn a_smaller_memory_cap_is_respected() {
 }
 
 #[test]
-fn bytes_that_are_not_a_snapshot_are_rejected() {
+fn bytes_that_are_not_a_saved_state_are_rejected() {
     for bytes in [&b""[..], b"TOLL", b"not a snapshot at all", &[0; 4096], b"TOLLGATF\x01\0\0\0\0\0\0\0"] {
-        assert_eq!(rejected(bytes), SnapshotError::NotASnapshot);
+        assert_eq!(rejected(bytes), SavedStateError::NotASavedState);
     }
-    assert_eq!(rejected(b"TOLLGATE"), SnapshotError::Checksum);
-    assert_eq!(rejected(b"TOLLGATE\x03\0\0\0\0\0\0\0"), SnapshotError::Checksum);
+    assert_eq!(rejected(b"TOLLGATE"), SavedStateError::Checksum);
+    assert_eq!(rejected(b"TOLLGATE\x03\0\0\0\0\0\0\0"), SavedStateError::Checksum);
 }
 
 /// Restores damaged bytes: what counters there are then, or why none are.
-fn counters_of(bytes: &[u8], now: Time) -> Result<u64, SnapshotError> {
+fn counters_of(bytes: &[u8], now: Time) -> Result<u64, SavedStateError> {
     let restored = EngineCore::restore(policy(""), EngineSetup::default(), bytes, |_| None, now);
     restored.map(|(_, restored)| restored.counters)
 }
@@ -249,13 +249,13 @@ fn reads_fixture() -> bool {
 fn another_version_is_named_whatever_follows() {
     let mut other = fixture_v5();
     other[8] = 9;
-    assert_eq!(rejected(&other), SnapshotError::Version(9));
+    assert_eq!(rejected(&other), SavedStateError::Version(9));
     let message = rejected(&with_checksum(other)).to_string();
     assert_eq!(message, "format version 9 is not supported: this program reads versions 3 to 6");
 }
 
 #[test]
-fn a_snapshot_of_version_5_is_read() {
+fn a_saved_state_of_version_5_is_read() {
     if !reads_fixture() {
         return;
     }
@@ -266,7 +266,7 @@ fn a_snapshot_of_version_5_is_read() {
     );
     let former = |rules: &str| PolicySnapshot::from_yaml(rules).ok();
     let restored = EngineCore::restore(policy(&rules), EngineSetup::default(), &fixture_v5(), former, now);
-    let (engine, restored) = restored.expect("the snapshot is sound");
+    let (engine, restored) = restored.expect("the saved state is sound");
     assert_eq!((restored.counters, restored.bans, restored.tracked_keys), (15, 1, 2));
     assert_eq!((restored.end, restored.unused_bytes), (None, 0));
     assert_eq!(verdicts(&engine, now), verdicts(&used_engine(), now));
@@ -276,7 +276,7 @@ fn a_snapshot_of_version_5_is_read() {
 }
 
 #[test]
-fn damage_to_a_snapshot_of_version_5_is_noticed() {
+fn damage_to_a_saved_state_of_version_5_is_noticed() {
     let sound = fixture_v5();
     for at in 0..sound.len() {
         let mut damaged = sound.clone();
@@ -304,7 +304,7 @@ fn the_format_before_tracked_keys_is_read() {
         |_| None,
         NOW + SECOND * 75,
     )
-    .expect("the snapshot is sound");
+    .expect("the saved state is sound");
     assert_eq!((restored.counters, restored.tracked_keys), (15, 0));
 }
 
@@ -347,7 +347,7 @@ fn tracked_keys_survive_for_as_long_as_they_are_kept() {
     assert_eq!((seen.tries, seen.denials, seen.latest.len()), (3, 1, 2));
     assert_eq!(track(&copy, "r", user(), NOW + HOUR + MINUTE).tries, 0, "kept for an hour");
 
-    // A rule that comes later, from a database, finds what was saved; one snapshot hands it to the next.
+    // A rule that comes later, from a database, finds what was saved; one saved state hands it to the next.
     let without = "rules: [{id: r, key: user, limit: 2/d, track: {times: 2, keep: 1h}}]";
     let twice = restored(
         &saved(&restored(&bytes, without, NOW + MINUTE), without, NOW + MINUTE),
@@ -356,9 +356,9 @@ fn tracked_keys_survive_for_as_long_as_they_are_kept() {
     );
     assert_eq!(track(&twice, "later", Key::default(), NOW + MINUTE).tries, 3);
 }
-/// A snapshot of a clock that was a year ahead denied its keys for a year.
+/// A saved state of a clock that was a year ahead denied its keys for a year.
 #[test]
-fn a_snapshot_of_the_future_denies_no_longer_than_its_limits() {
+fn a_saved_state_of_the_future_denies_no_longer_than_its_limits() {
     let rules = all_rules();
     let future = NOW + 365 * 24 * HOUR;
     let engine = EngineCore::new(policy(&rules));

@@ -248,6 +248,7 @@ fn crates_without_unsafe_code_forbid_it() {
         ("tollgate-stores", "lib.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-client", "lib.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-tower", "lib.rs", "#![forbid(unsafe_code)]"),
+        ("tollgate-testkit", "lib.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-server", "main.rs", "#![forbid(unsafe_code)]"),
         ("tollgate-server", "lib.rs", "#![deny(unsafe_code)]"), // but for calls of the C library
     ] {
@@ -300,10 +301,15 @@ fn no_text_names_the_machine_it_was_written_on() {
 fn no_type_name_is_declared_twice() {
     const TWINS: [&str; 1] = ["Slot"];
     let mut declared = std::collections::BTreeMap::<String, Vec<String>>::new();
-    for source in ["tollgate", "tollgate-stores", "tollgate-client", "tollgate-tower", "tollgate-server"]
-        .into_iter()
-        .flat_map(sources)
-    {
+    let crates = [
+        "tollgate",
+        "tollgate-stores",
+        "tollgate-client",
+        "tollgate-tower",
+        "tollgate-server",
+        "tollgate-testkit",
+    ];
+    for source in crates.into_iter().flat_map(sources) {
         for line in source.code.lines().map(str::trim_start).filter(|line| line.starts_with("pub")) {
             let mut words =
                 line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
@@ -381,6 +387,51 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || c == '_')
 }
 
+/// The rows of the code map: names, and a description with its continuation lines.
+fn map_rows(map: &str) -> Vec<(&str, String)> {
+    const MAX_INDENT: usize = 12;
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    for line in map.lines().filter(|line| line.starts_with("    ")) {
+        let text = line.trim_start();
+        let (names, description) = text.split_once("  ").unwrap_or((text, ""));
+        match rows.last_mut() {
+            Some((_, begun)) if line.len() - text.len() >= MAX_INDENT => {
+                begun.push(' ');
+                begun.push_str(text);
+            }
+            _ => rows.push((names, description.trim_start().to_owned())),
+        }
+    }
+    rows
+}
+
+/// Names of modules in a description: words with an underscore, and those that a parenthesis explains, as in
+/// `head items (a row)`, unless they are part of a sentence.
+fn described_modules(description: &str) -> Vec<&str> {
+    const OF_SENTENCES: [&str; 10] = ["a", "and", "for", "from", "in", "of", "that", "the", "to", "with"];
+    let is_path =
+        |word: &str| !word.is_empty() && word.split('/').all(|part| is_name(part) && part.is_ascii());
+    let words = description.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '/');
+    let mut modules: Vec<&str> = words.filter(|word| word.contains('_') && is_path(word)).collect();
+    for before in description.match_indices('(').map(|(at, _)| &description[..at]) {
+        let explained = before.rsplit(['(', ')', ',', ':', ';']).next().unwrap_or_default();
+        let explained: Vec<&str> = explained.split_whitespace().collect();
+        let is_sentence = |word: &&str| OF_SENTENCES.contains(word) || !is_path(word);
+        if !explained.iter().any(is_sentence) {
+            modules.extend(explained);
+        }
+    }
+    modules
+}
+
+#[test]
+fn modules_are_told_from_sentences_about_them() {
+    let map = "    above below     text from outside (a log), wire pool\n                    ring (one call), odd_one\n";
+    let rows = map_rows(map);
+    assert_eq!(rows[0].0, "above below");
+    assert_eq!(described_modules(&rows[0].1), ["odd_one", "wire", "pool", "ring"]);
+}
+
 /// ARCHITECTURE.md went stale with every rename: its paths, types and functions are looked up here.
 #[test]
 fn the_architecture_names_what_exists() {
@@ -421,12 +472,11 @@ fn the_architecture_names_what_exists() {
         }
     }
 
-    // The first column of the code map: names of files and folders.
+    // The code map: names of files and folders.
     let map = text.split("## Code map").nth(1).and_then(|rest| rest.split("\n## ").next());
-    let rows = map.expect("there is a code map").lines().filter(|line| line.starts_with("    "));
-    for row in rows.filter(|row| row.len() - row.trim_start().len() < 12) {
-        let names = row.trim_start().split("  ").next().unwrap_or_default();
-        missing.extend(names.split(' ').filter(|name| !is_in(&tree, name)).map(str::to_owned));
+    for (names, description) in map_rows(map.expect("there is a code map")) {
+        let named = names.split(' ').chain(described_modules(&description));
+        missing.extend(named.filter(|name| !is_in(&tree, name)).map(str::to_owned));
     }
     assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
 }

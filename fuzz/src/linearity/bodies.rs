@@ -34,16 +34,56 @@ pub(super) const CASES: &[Case] = &[
         json(format!("{{\"email\":[{}", numbered(size, |n| format!("1.{n}e300,"))))
     }),
     case("json: one long number", LARGE, |size| json(format!("{{\"email\":{}}}", fill("9", size)))),
+    case("json: commas behind the last value", LARGE, |size| {
+        json(format!("{{{}", fill("\"email\":[1,],", size)))
+    }),
     case("json: escapes", LARGE, |size| json(format!("{{\"email\":\"{}\"}}", fill("\\ud800\\\\", size)))),
     case("json: quotes that do not close", LARGE, |size| json(format!("{{\"a\":\"{}", fill("\\\"", size)))),
     case("json: white space", LARGE, |size| json(fill(" ", size) + "{}")),
     case("form: many pairs", LARGE, |size| form("", numbered(size, |n| format!("email={n}&")))),
+    case("form: semicolons", LARGE, |size| form("", numbered(size, |n| format!("email={n};")))),
+    case("form: semicolons in one value", LARGE, |size| form("", format!("email=a{}&a=1", fill(";a", size)))),
     case("form: escapes", LARGE, |size| form("", format!("email={}&", fill("%ff%zz+", size)))),
     case("form: names that differ at the end", LARGE, |size| form("", fill("emai%6C%6C&", size))),
     case("multipart: many parts", LARGE, |size| {
         form(FORM, fill("\r\n--XX\r\nContent-Disposition: form-data; name=\"email\"\r\n\r\na", size))
     }),
     case("multipart: delimiters that are none", LARGE, |size| form(FORM, fill("\r\n--XX", size))),
+    case("multipart: delimiters with text behind them", LARGE, |size| {
+        form(FORM, format!("--XX\r\n{EMAIL_HEAD}{}\r\n--XX--", fill("\r\n--XXa", size)))
+    }),
+    case("multipart: parts without CR", LARGE, |size| {
+        form(FORM, fill("\n--XX\nContent-Disposition: form-data; name=\"email\"\n\na", size))
+    }),
+    case("multipart: line breaks of every kind", LARGE, |size| {
+        form(FORM, format!("--XX\r\n{EMAIL_HEAD}{}\r\n--XX--", fill("\r\n\n\r", size)))
+    }),
+    case("multipart: lines that begin like a long boundary", LARGE, |size| {
+        let boundary = "x".repeat(1000);
+        let content_type = format!("multipart/form-data; boundary={boundary}");
+        let body = fill(&format!("\n--{}y", &boundary[1..]), size);
+        work(body, move |body| form_fields(&content_type, body.as_bytes(), "email", Completeness::Truncated))
+    }),
+    case("multipart: folded header lines", LARGE, |size| {
+        let head = format!("Content-Disposition: form-data;{} name=email", fill("\r\n\ta;", size));
+        form(FORM, format!("--XX\r\n{head}\r\n\r\na\r\n--XX--"))
+    }),
+    case("multipart: names", LARGE, |size| {
+        let head = format!("Content-Disposition: form-data;{}", fill("name=", size));
+        form(FORM, format!("--XX\r\n{head}\r\n\r\na\r\n--XX--"))
+    }),
+    case("multipart: names in quotes that do not close", LARGE, |size| {
+        let head = format!("Content-Disposition: form-data;{}", fill("name='\\", size));
+        form(FORM, format!("--XX\r\n{head}\r\n\r\na\r\n--XX--"))
+    }),
+    case("multipart: content dispositions", LARGE, |size| {
+        let head = fill("Content-Disposition: form-data; name=a\r\n", size);
+        form(FORM, format!("--XX\r\n{head}\r\na\r\n--XX--"))
+    }),
+    case("multipart: quoted-printable", LARGE, |size| {
+        let head = "Content-Transfer-Encoding: quoted-printable base64\r\nContent-Disposition: form-data; name=email";
+        form(FORM, format!("--XX\r\n{head}\r\n\r\n{}\r\n--XX--", fill("=3D=\r\n=", size)))
+    }),
     case("multipart: padding behind delimiters", LARGE, |size| {
         form(FORM, format!("\r\n--XX{}\r\n--XX", fill(" ", size)))
     }),
@@ -61,6 +101,12 @@ pub(super) const CASES: &[Case] = &[
     }),
     case("multipart: a content type of parameters", SMALL, |size| {
         let content_type = format!("multipart/form-data{}; boundary=XX", fill("; a=\"b\"", size));
+        work(content_type, |content_type| {
+            form_fields(content_type, b"--XX--", "email", Completeness::Complete)
+        })
+    }),
+    case("multipart: boundaries in a content type", SMALL, |size| {
+        let content_type = format!("multipart/form-data{}", fill("; boundary=XX", size));
         work(content_type, |content_type| {
             form_fields(content_type, b"--XX--", "email", Completeness::Complete)
         })
@@ -113,6 +159,7 @@ const PLAIN_START: &str = "POST /v1/check HTTP/1.1\r\nhost: x\r\n";
 const LARGE: usize = 32 << 10;
 const SMALL: usize = 16 << 10;
 const CHUNKED: &str = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+const EMAIL_HEAD: &str = "Content-Disposition: form-data; name=email\r\n\r\n";
 const FORM: &str = "multipart/form-data; boundary=XX";
 
 fn chunk(text: &str) -> String {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use std::thread;
 
 use tollgate_server::testing::connection::proxy_header;
-use tollgate_server::testing::proxy::{Client, Connections};
+use tollgate_server::testing::proxy::{AfterSending, Connections};
 
 use super::{Case, Work, bounded, case, work};
 
@@ -52,7 +52,7 @@ pub(super) static DENYING: LazyLock<Connections> =
     LazyLock::new(|| proxy("{ id: none, key: 'json:email', missing_key: shared, limit: 0/h }"));
 static QUEUEING: LazyLock<Connections> = LazyLock::new(|| {
     let proxy = proxy("{ id: jobs, limit: 1/y, on_exceed: queue }");
-    proxy.converse(b"GET /jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", Client::Waits);
+    proxy.converse(b"GET /jobs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", AfterSending::Waits);
     proxy
 });
 
@@ -104,7 +104,7 @@ fn is_whole(request: &[u8]) -> bool {
 fn converse(proxy: &'static LazyLock<Connections>, bytes: String, status: u16, count: usize) -> Work {
     let proxy: &Connections = proxy;
     Box::new(move || {
-        let answer = proxy.converse(bytes.as_bytes(), Client::Waits);
+        let answer = proxy.converse(bytes.as_bytes(), AfterSending::Waits);
         let expected = format!("HTTP/1.1 {status} ");
         let answers = answer.windows(expected.len()).filter(|text| *text == expected.as_bytes()).count();
         let start = String::from_utf8_lossy(&answer[..answer.len().min(300)]);

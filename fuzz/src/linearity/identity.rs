@@ -39,14 +39,29 @@ pub(super) const CASES: &[Case] = &[
             decide("cookie:sid", &hit)
         })
     }),
+    case("cookies: escapes in escapes", LARGE, |size| cookie(format!("{}61", fill("%25", size)))),
+    case("cookies: percent signs before escapes", LARGE, |size| cookie(fill("%", size) + &fill("%36", size))),
+    case("cookies: octal escapes", LARGE, |size| cookie(fill("\\134\\0", size))),
+    case("cookies: backslashes and quotes", LARGE, |size| cookie(fill("\\\"%\\4", size))),
     case("cookies: equals signs", LARGE, |size| {
         work(fill("=", size), |text| fields::cookies(text, "sid").count())
     }),
     case("query: many parameters", LARGE, |size| query(numbered(size, |n| format!("a={n}&")))),
+    case("query: semicolons", LARGE, |size| query(numbered(size, |n| format!("a={n};")))),
     case("query: escapes", LARGE, |size| query(fill("%61=%ff&", size))),
     case("query: percent signs", LARGE, |size| query(fill("%", size))),
     case("bearer: white space", LARGE, |size| {
         work(format!("Bearer {}x", fill(" ", size)), |text| fields::bearer(text).is_some())
+    }),
+    case("bearer: many words", LARGE, |size| {
+        work(format!("Bearer {}", fill("x\t", size)), |text| fields::bearer_tokens(text).count())
+    }),
+    case("authorization: many words", LARGE, |size| {
+        hit_value(
+            "header:authorization",
+            |hit, text| hit.field(FieldSource::Header, "authorization", text),
+            format!("Bearer {}", numbered(size, |n| format!("{n} "))),
+        )
     }),
     case("fields: many values of one field", 2_000, |size| {
         work(size, |values| {
@@ -132,6 +147,11 @@ fn host(text: String) -> Work {
 
 fn query(text: String) -> Work {
     work(text, |text| fields::parameters(text, "a").map(|value| value.len()).sum::<usize>())
+}
+
+fn cookie(value: String) -> Work {
+    let line = format!("sid={value}");
+    hit_value("cookie:sid", |hit, text| hit.field(FieldSource::Header, "cookie", text), line)
 }
 
 fn key(text: String) -> Work {

@@ -12,7 +12,8 @@ pub(super) const CASES: &[Case] = &[
     case("resp: similar calls", 64 << 10, |size| stream(fill(THROTTLE, size), usize::MAX >> 1)),
     case("resp: similar calls, byte by byte", 16 << 10, |size| stream(fill(THROTTLE, size), 1)),
     case("resp: arguments, byte by byte", 3 << 10, |size| {
-        let args = size / "$1\r\na\r\n".len();
+        // A name and pairs: one that lacks its value would end the work early.
+        let args = size / "$1\r\na\r\n$1\r\na\r\n".len() * 2 + 1;
         stream(format!("*{args}\r\n{}", "$1\r\na\r\n".repeat(args)), 1)
     }),
     case("resp: argument, byte by byte", 16 << 10, |size| {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tollgate_server::testing::http::{batch_len, is_check, is_query, plain_bodies};
 use tollgate_server::testing::proxy::{
-    BodyLength, Client, Completeness, Connections, form_fields, forwarded_headers, heads, json_fields,
+    AfterSending, BodyLength, Completeness, Connections, form_fields, forwarded_headers, heads, json_fields,
 };
 
 use super::{MAX_BYTES, Target, first_line, text, texts};
@@ -36,7 +36,7 @@ pub(super) const CONNECTION: Target = Target {
             rules: [{ id: none, key: 'json:email', missing_key: shared, limit: 0/h }]";
         static DENYING: LazyLock<Connections> =
             LazyLock::new(|| Connections::new(CONFIG, std::path::Path::new("")));
-        let answer = DENYING.converse(input, Client::HangsUp);
+        let answer = DENYING.converse(input, AfterSending::HangsUp);
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."), "not an answer of HTTP");
         assert!(!answer.windows(15).any(|bytes| bytes == b"HTTP/1.1 200 OK"), "a request has passed");
     },
@@ -208,6 +208,10 @@ pub(super) const FORM_FIELDS: Target = Target {
         "\r\n--XX--",
         "Content-Disposition: form-data; name=\"email\"\r\n\r\n",
         "; filename=\"a\"",
+        "; name*=utf-8''%65mail",
+        "Content-Transfer-Encoding: quoted-printable\r\n",
+        "\n\n",
+        ";",
         "email=",
         "%65mail=",
         "&",

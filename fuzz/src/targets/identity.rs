@@ -19,8 +19,8 @@ pub(super) const TARGET: Target = Target {
     name: "request_target",
     run: |input| {
         let Some(input) = text(input) else { return };
-        let ((host, rest), method) = (first_line(input), "get");
-        let target = request::Target::new(method, host, rest);
+        let (host, rest) = first_line(input);
+        let target = request::Target::new("get", host, rest);
         let path = target.path();
         assert!(path.is_empty() == rest.is_empty() && (path.is_empty() || path.starts_with('/')), "{path:?}");
         assert!(path.len() <= 1 || !path.ends_with('/'), "a slash at the end: {path:?}");
@@ -51,8 +51,26 @@ pub(super) const FIELDS: Target = Target {
         assert!(cookies <= input.matches("sid").count());
         assert!(fields::parameters(input, "api key").all(|value| value.len() <= 3 * input.len()));
         assert!(fields::bearer(input).is_none_or(|token| !token.is_empty() && !token.contains(' ')));
+        for attribute in ["cookie:sid", "header:authorization", "query:sid"] {
+            let Ok(key) = Key::parse(&format!("{attribute}:{input}")) else { continue };
+            assert_eq!(Key::parse(&key.to_string()), Ok(key), "normalised twice");
+        }
     },
-    words: &["sid=", "; ", "api+key=", "api%20key", "&", "%zz", "%ff", "Bearer ", "\"", "="],
+    words: &[
+        "sid=",
+        "; ",
+        "api+key=",
+        "api%20key",
+        "&",
+        "%zz",
+        "%ff",
+        "Bearer ",
+        "\"",
+        "=",
+        "\\141",
+        "%25",
+        ";",
+    ],
     seeds: || texts(&["a=2; sid=\"1\"; b=3", "a=2&api%20key=%41+b&API+key=%ff", "bearer  abc.def"]),
     max_bytes: MAX_BYTES,
 };

@@ -1,5 +1,5 @@
 //! Lists and dictionaries of structured fields (RFC 9651), as far as limits use them: items with parameters, no inner
-//! lists.
+//! lists. This subset is small, borrows from the field, and spares programs that embed the client a dependency (`sfv`).
 
 use std::borrow::Cow;
 

@@ -1,12 +1,32 @@
-//! One limit of a server, as far as its responses have shown it.
+//! One limit of a server, as learned from its responses.
 //!
-//! The *credit* is what the server said remains, less the calls since. Nothing is added to it before the stated reset,
-//! with two exceptions:
+//! The *credit* is the remaining quota that the server reported, less the calls since. Nothing is added to it before the
+//! stated reset, with two exceptions:
 //! - a window that only this client uses: the credit is the quota less the client's own calls in the window;
 //! - a limit that refills continuously ([`RefillModel`]): its rate is added as time passes.
 //!
-//! After a reset the credit is the capacity: the most that the server was seen to have. A refusal forgets the capacity, so
-//! one call is sent then, and its response tells how many may follow.
+//! After a reset the credit is the capacity: the most that the server was seen to have. A refusal resets the capacity, so
+//! one call is sent then, and its response states how many may follow.
+//!
+//! Responses arrive in another order than the server counts their calls, so not every statement is taken over (`update`).
+//! First it is lowered to `lowest_since`, if that arrived after the call was sent: the server may have counted the call
+//! before it. Then:
+//!
+//! | the call was sent | its statement less the calls in flight | |
+//! |---|---|---|
+//! | after the last statement taken over | anything | taken over, and compared with that one |
+//! | before (`is_concurrent`) | below the credit | taken over: it adds nothing |
+//! | before | at least the credit (`is_higher`) | not taken over; `lowest_since` if none was lower |
+//!
+//! Two statements with one call between them show how the limit refills (`compare`), if at least 2 tokens are expected in
+//! that time:
+//!
+//! | expected, and whether own calls may have left the window | gained | evidence |
+//! |---|---|---|
+//! | more than a quarter of the quota, or they may have | anything | none: a new window looks the same |
+//! | less, and they have not | more than 1 above what is expected | none: it may be a new window |
+//! | less, and they have not | less than 1 | contradicts a continuous refill |
+//! | less, and they have not | anything else | agrees with one |
 
 use std::time::Duration;
 
@@ -109,9 +129,9 @@ impl LearnedLimit {
         match reported.remaining {
             Some(remaining) => {
                 limit.capacity = remaining.saturating_add(1);
-                limit.state(remaining, reported.reset, call, traffic, now, max_wait);
+                limit.apply_statement(remaining, reported.reset, call, traffic, now, max_wait);
             }
-            None => limit.assume(traffic, now),
+            None => limit.assume_sole_use(traffic, now),
         }
         Some(limit)
     }
@@ -147,18 +167,18 @@ impl LearnedLimit {
         }
         let in_flight = traffic.in_flight;
         let statement = RefillStatement { remaining, sent_at: call.at, in_flight, is_concurrent };
-        self.refill.state(statement, self.rate(), now);
+        self.refill.apply_statement(statement, self.rate(), now);
         self.capacity = self.capacity.max(remaining.saturating_add(1));
         self.shared_for = self.shared_for.saturating_sub(1);
         if !is_concurrent || !is_higher {
-            self.state(remaining, reported.reset, call, traffic, now, max_wait);
+            self.apply_statement(remaining, reported.reset, call, traffic, now, max_wait);
         } else if self.lowest_since.is_none_or(|lowest| remaining <= lowest.remaining) {
             self.lowest_since = Some(OvertakingStatement { remaining, response: traffic.responses });
         }
     }
 
     /// Takes over what a response states.
-    fn state(
+    fn apply_statement(
         &mut self,
         remaining: u64,
         reset: Option<Duration>,
@@ -186,7 +206,7 @@ impl LearnedLimit {
     }
 
     /// Assumes that only own calls use the quota.
-    fn assume(&mut self, traffic: &Traffic, now: Instant) {
+    fn assume_sole_use(&mut self, traffic: &Traffic, now: Instant) {
         let Some(rate) = self.rate() else { return };
         let used = traffic.in_window(rate.window, now) - traffic.in_flight;
         self.remaining = rate.quota.saturating_sub(used);
@@ -203,7 +223,7 @@ impl LearnedLimit {
         }
         match (self.origin, self.quota) {
             (_, None) => return false,
-            (Origin::OwnCalls, Some(_)) => self.assume(traffic, now),
+            (Origin::OwnCalls, Some(_)) => self.assume_sole_use(traffic, now),
             (Origin::Stated | Origin::Reset, Some(_)) => {
                 self.origin = Origin::Reset;
                 self.remaining = self.capacity;
@@ -232,7 +252,7 @@ impl LearnedLimit {
 
     /// A call was refused although there was credit. Calls that were sent before an earlier refusal arrived add nothing
     /// to it.
-    pub fn distrust(&mut self, call: SentCall, now: Instant) {
+    pub fn on_refusal(&mut self, call: SentCall, now: Instant) {
         if self.refused_at.is_some_and(|refused_at| call.at <= refused_at) {
             return;
         }

@@ -164,7 +164,7 @@ impl RefillModel {
     }
 
     /// The server has stated what remains.
-    pub fn state(&mut self, statement: RefillStatement, rate: Option<StatedRate>, now: Instant) {
+    pub fn apply_statement(&mut self, statement: RefillStatement, rate: Option<StatedRate>, now: Instant) {
         self.statements = self.statements.saturating_add(1);
         match (&mut self.state, rate) {
             (RefillState::Continuous { tokens, at }, Some(rate)) => {

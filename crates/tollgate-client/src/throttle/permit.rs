@@ -1,4 +1,4 @@
-//! A call that may be sent, and what became of it.
+//! A permitted call and its result.
 
 use std::fmt;
 use std::sync::Arc;

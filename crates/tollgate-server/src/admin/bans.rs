@@ -10,13 +10,14 @@ use tollgate::internal::time::{calendar, parse_duration};
 use tollgate_stores::rules::{CurrentItems, Edit, ItemId, ItemKind, Precondition, Version};
 
 use crate::admin::cursor;
-use crate::admin::edit::{EditOptions, EditOutcome, PENDING, UrgentEdit, db_problem, with_etag};
+use crate::admin::edit::{EditOptions, EditOutcome, UrgentEdit, db_problem, pending_text, with_etag};
 use crate::admin::keys::parse_key_candidates;
 use crate::admin::request::{self, AdminRequest};
 use crate::connection::FullResponse;
 use crate::gate::Gate;
 use crate::json_body::{self, JsonObject};
 use crate::response::{self, ProblemDetails};
+use crate::rules_follower::DeferredEdit;
 
 mod import;
 
@@ -96,10 +97,10 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
                     Some(change) => Some(change.version),
                     None => follower.get(item).await.map_err(db_problem)?.map(|stored| stored.version),
                 },
-                UrgentEdit::Pending => {
+                UrgentEdit::Pending(deferred) => {
                     gate.ban(key, ban);
                     tracing::info!(until = %shown_until(until), caller = call.caller, "ban added by hand on this node");
-                    return Ok(pending(versioned(shown, None)));
+                    return Ok(pending(versioned(shown, None), deferred));
                 }
             }
         }
@@ -133,13 +134,13 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
         Some(follower) => follower.get(item(&name)).await,
         None => Ok(None),
     };
-    let mut is_pending = false;
+    let mut pending_in = None;
     let mut version = None;
     match stored {
         // Whether the database has it is unknown.
         Err(error) if error.is_transient() && terms.is_unconditional() => {
-            call.defer_edit(Edit::delete(item(&name), Precondition::Any))?;
-            is_pending = true;
+            let edit = Edit::delete(item(&name), Precondition::Any);
+            pending_in = Some(call.defer_edit(edit).await?);
         }
         Err(error) => return Err(db_problem(error)),
         Ok(Some(stored)) => {
@@ -148,14 +149,14 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
             match call.apply_urgent_edit(&terms, Edit::delete(stored.item, expected)).await? {
                 UrgentEdit::Done(EditOutcome::DryRun(answer)) => return Ok(answer),
                 UrgentEdit::Done(EditOutcome::Applied(_)) => {}
-                UrgentEdit::Pending => is_pending = true,
+                UrgentEdit::Pending(deferred) => pending_in = Some(deferred),
             }
         }
         // An automatic ban may exist on this node only.
         Ok(None) if terms.dry_run => return Ok(dry_run_response(&name, Some(&ban), None)),
         Ok(None) => _ = gate.engine.unban(key.clone(), now),
     }
-    if is_pending {
+    if pending_in.is_some() {
         gate.engine.unban(key.clone(), now);
     }
     if let Some(central) = gate.central.get() {
@@ -163,12 +164,15 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     }
     tracing::info!(caller = call.caller, "ban lifted by hand");
     let removed = json!({ "removed": versioned(ban_json(&name, &ban), version) });
-    Ok(if is_pending { pending(removed) } else { response::json(StatusCode::OK, &removed) })
+    Ok(match pending_in {
+        Some(deferred) => pending(removed, deferred),
+        None => response::json(StatusCode::OK, &removed),
+    })
 }
 
 /// The response to an edit that is in force on this node only.
-fn pending(mut body: Value) -> FullResponse {
-    body["pending"] = PENDING.into();
+fn pending(mut body: Value, deferred: DeferredEdit) -> FullResponse {
+    body["pending"] = pending_text(deferred).into();
     response::json(StatusCode::ACCEPTED, &body)
 }
 

@@ -7,13 +7,14 @@ use hyper::StatusCode;
 use hyper::header::{ETAG, HeaderValue};
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use tollgate::Time;
 use tollgate_stores::rules::{DbError, Edit, ItemChange, ItemId, Precondition, Version};
 
 use crate::admin::audit;
 use crate::admin::request::{AdminRequest, flag};
 use crate::connection::FullResponse;
 use crate::response::{self, ProblemDetails};
-use crate::rules_follower::RulesFollower;
+use crate::rules_follower::{DeferredEdit, RulesFollower};
 
 /// The precondition in the headers of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +58,8 @@ pub struct EditOptions {
     pub condition: Condition,
     /// Reports the changes without making them.
     pub dry_run: bool,
+    /// When the edit is made, in the response as in the database.
+    pub at: Time,
 }
 
 impl EditOptions {
@@ -67,7 +70,8 @@ impl EditOptions {
     }
 
     pub fn with(call: &AdminRequest, dry_run: Option<&str>) -> Result<EditOptions, ProblemDetails> {
-        Ok(EditOptions { condition: Condition::of(call)?, dry_run: flag("dry_run", dry_run)? })
+        let condition = Condition::of(call)?;
+        Ok(EditOptions { condition, dry_run: flag("dry_run", dry_run)?, at: call.gate().now() })
     }
 
     /// Whether the edit is to be made whatever the database has.
@@ -104,12 +108,21 @@ pub enum EditOutcome {
 pub enum UrgentEdit {
     Done(EditOutcome),
     /// The database cannot be written: the caller puts the edit into force on this node.
-    Pending,
+    Pending(DeferredEdit),
 }
 
 /// Why the response to an edit has no version.
-pub const PENDING: &str =
-    "the rules database cannot be written: this is in force on this node only, until it can";
+pub const fn pending_text(deferred: DeferredEdit) -> &'static str {
+    match deferred {
+        DeferredEdit::OnDisk => {
+            "the rules database cannot be written: this is in force on this node only, also after a restart, until it can"
+        }
+        DeferredEdit::InMemory => {
+            "the rules database cannot be written, nor can state_dir: this is in force on this node only, and a restart \
+             forgets it"
+        }
+    }
+}
 
 /// How long an urgent edit waits for a database that seems to be writable.
 const URGENT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -132,7 +145,7 @@ impl AdminRequest {
             let planned = follower.db().map_err(db_problem)?.preview(edits).await;
             planned.map(|planned| EditOutcome::DryRun(dry_run_response(&planned)))
         } else {
-            follower.edit(&self.caller, edits, self.gate().now()).await.map(EditOutcome::Applied)
+            follower.edit(&self.caller, edits, terms.at).await.map(EditOutcome::Applied)
         };
         match done {
             Err(DbError::Exists { item, .. }) if terms.condition == Condition::Absent => {
@@ -156,7 +169,7 @@ impl AdminRequest {
         }
         let follower = self.rules_follower()?;
         if !follower.must_defer_edits() {
-            let editing = follower.edit(&self.caller, vec![edit.clone()], self.gate().now());
+            let editing = follower.edit(&self.caller, vec![edit.clone()], terms.at);
             match timeout(URGENT_TIMEOUT, editing).await {
                 Ok(Ok(changes)) => return Ok(UrgentEdit::Done(EditOutcome::Applied(changes))),
                 Ok(Err(error)) if !error.is_transient() => return Err(db_problem(error)),
@@ -164,17 +177,16 @@ impl AdminRequest {
                 Err(_) => tracing::warn!("rules database: no answer within {URGENT_TIMEOUT:?}"),
             }
         }
-        self.defer_edit(edit)?;
-        Ok(UrgentEdit::Pending)
+        self.defer_edit(edit).await.map(UrgentEdit::Pending)
     }
 
     /// Queues an edit until the database can be written.
-    pub fn defer_edit(&self, edit: Edit) -> Result<(), ProblemDetails> {
-        if self.rules_follower()?.defer_edit(&self.caller, edit, self.gate().now()) {
-            return Ok(());
-        }
-        let detail = "the rules database cannot be written, and too many edits wait for it";
-        Err(ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, detail))
+    pub async fn defer_edit(&self, edit: Edit) -> Result<DeferredEdit, ProblemDetails> {
+        let deferred = self.rules_follower()?.defer_edit(&self.caller, edit, self.gate().now()).await;
+        deferred.ok_or_else(|| {
+            let detail = "the rules database cannot be written, and too many edits wait for it";
+            ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        })
     }
 }
 
@@ -198,7 +210,9 @@ pub fn db_problem(error: DbError) -> ProblemDetails {
         DbError::Missing { item, .. } => {
             return ProblemDetails::new(StatusCode::NOT_FOUND, format!("there is no {item}"));
         }
+        DbError::ChangedSince { found, .. } => return precondition_failed(detail, *found),
         DbError::UnknownVersion(_) => StatusCode::NOT_FOUND,
+        DbError::PrunedSet(_) | DbError::NothingToRevert(_) | DbError::RampMoved => StatusCode::CONFLICT,
         DbError::DuplicateItem { .. } | DbError::TooManyEdits { .. } | DbError::NulCharacter => {
             StatusCode::BAD_REQUEST
         }

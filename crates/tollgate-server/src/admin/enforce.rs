@@ -7,7 +7,7 @@ use tollgate::internal::Enforce;
 use tollgate::internal::time::calendar::rfc3339;
 use tollgate_stores::rules::{Edit, ItemId};
 
-use crate::admin::edit::{EditOptions, EditOutcome, PENDING, UrgentEdit, db_problem, with_etag};
+use crate::admin::edit::{EditOptions, EditOutcome, UrgentEdit, db_problem, pending_text, with_etag};
 use crate::admin::request::AdminRequest;
 use crate::connection::FullResponse;
 use crate::gate::Gate;
@@ -54,7 +54,6 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let wrong = || ProblemDetails::bad_field("enforce", "'enforce' must be on, shadow or off");
     let position = Enforce::parse(&new_enforce.enforce).ok_or_else(wrong)?;
     let gate = call.gate();
-    let now = call.gate().now();
     let Some(follower) = gate.rules_follower.get() else {
         let before = gate.engine.enforce();
         if terms.dry_run {
@@ -70,7 +69,7 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     let changes = match call.apply_urgent_edit(&terms, Edit::enforce(position, expected)).await? {
         UrgentEdit::Done(EditOutcome::DryRun(answer)) => return Ok(answer),
         UrgentEdit::Done(EditOutcome::Applied(changes)) => changes,
-        UrgentEdit::Pending => {
+        UrgentEdit::Pending(deferred) => {
             gate.engine.set_enforce(position);
             tracing::warn!(
                 caller = call.caller,
@@ -78,13 +77,13 @@ pub async fn set(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
                 position.name()
             );
             let mut answer = enforce_json(position.name(), "node", None);
-            answer["pending"] = PENDING.into();
+            answer["pending"] = pending_text(deferred).into();
             return Ok(response::json(StatusCode::ACCEPTED, &answer));
         }
     };
     let Some(change) = changes.last() else { return current_response(gate).await };
     tracing::warn!(caller = call.caller, "the panic switch was set to {}", position.name());
-    let last_change = Some((change.version.to_string(), call.caller.clone(), rfc3339(now)));
+    let last_change = Some((change.version.to_string(), call.caller.clone(), rfc3339(terms.at)));
     Ok(with_etag(
         response::json(StatusCode::OK, &enforce_json(position.name(), "fleet", last_change)),
         Some(change.version),

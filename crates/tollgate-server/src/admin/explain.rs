@@ -10,8 +10,8 @@ use crate::connection::FullResponse;
 use crate::gate::Gate;
 use crate::json_body::{self, JsonObject};
 use crate::response::{self, ProblemDetails, millis};
-use crate::ticket::{Ticket, TicketLimit};
 use crate::transport::http::{CheckRequest, MAX_CHECK_BYTES};
+use tollgate::internal::ticket::{Ticket, TicketLimit};
 
 mod rule_source;
 mod steps;
@@ -36,14 +36,14 @@ struct Explanation {
     /// The panic switch.
     enforce: &'static str,
     /// In the order in which a decision takes them.
-    steps: Vec<Step>,
+    steps: Vec<ExplainedStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ticket: Option<TicketJson>,
 }
 
 /// One list, or one limit of one rule.
 #[derive(Serialize, Default, Debug)]
-struct Step {
+struct ExplainedStep {
     step: &'static str,
     rule: Option<String>,
     source: Option<String>,
@@ -136,36 +136,43 @@ fn of_ticket(gate: &Gate, ticket: &Ticket) -> Explanation {
 }
 
 /// The limit that denied the request, and what has become of it since.
-fn ticket_step(gate: &Gate, limit: &TicketLimit) -> Step {
+fn ticket_step(gate: &Gate, limit: &TicketLimit) -> ExplainedStep {
     let policy = gate.engine.policy();
+    let live = gate.live.load();
+    let configured = || live.envoy.configured_policy()?.rule(limit.rule.as_str());
     let rule = policy.rule(limit.rule.as_str());
+    let source = match rule {
+        Some(rule) => Some(RuleSources::new(gate).of(rule)),
+        None => configured().map(|_| "envoy_config".to_owned()),
+    };
+    let rule = rule.or_else(configured);
     let TicketLimit { used, cost, .. } = limit;
     let mut why = format!("denied: used {used} under {}, and the request costs {cost}", limit.limit);
     match rule {
-        None => why += "; the rule is not in force any more",
+        None => why += "; this node has no rule with this id now",
         Some(rule) if rule.all_limits().all(|now| now.limit.to_string() != limit.limit) => {
             let now: Vec<_> = rule.limits.all().map(|now| now.limit.to_string()).collect();
             why += &format!("; the rule has changed since, to {}", now.join(", "));
         }
         Some(_) => {}
     }
-    Step {
+    ExplainedStep {
         step: "rule",
         rule: Some(limit.rule.to_string()),
-        source: rule.map(|rule| RuleSources::new(gate).of(rule)),
+        source,
         matched: true,
         limit: Some(limit.limit.clone()),
         used: Some(*used),
         why,
-        ..Step::default()
+        ..ExplainedStep::default()
     }
 }
 
-fn step_without_rule(ticket: &Ticket) -> Step {
+fn step_without_rule(ticket: &Ticket) -> ExplainedStep {
     use tollgate::internal::verdict::Reason;
     let (step, why) = match ticket.reason {
         Reason::Ban => ("ban", "denied: the client was banned".to_owned()),
         reason => ("rule", format!("denied: {}", reason.name())),
     };
-    Step { step, matched: true, why, ..Step::default() }
+    ExplainedStep { step, matched: true, why, ..ExplainedStep::default() }
 }

@@ -21,7 +21,7 @@ impl Admin {
     ) -> Result<String, ProblemDetails> {
         self.check_caller(request, needed).map_err(|refused| {
             caller_auth::log_refused(&self.refusals, "admin", request, &refused);
-            refused.1
+            refused.problem
         })
     }
 

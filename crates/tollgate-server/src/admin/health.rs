@@ -17,8 +17,9 @@ use crate::gate::Gate;
 use crate::response;
 use crate::rules_follower::{RulesDbStatus, RulesFollower, RulesSource};
 use crate::state::{self, Saving};
-use crate::ticket::KeyScope;
 use crate::transport::proxy::{Proxy, UpstreamReport};
+use tollgate::internal::store::memory::MemoryFull;
+use tollgate::internal::ticket::KeyScope;
 
 /// How much detail a response has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub fn status(gate: &Gate, proxy: Option<&Proxy>) -> Value {
     health_json(gate, proxy, Detail::None)["status"].take()
 }
 
-fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
+pub fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
     let mut health = central_health(gate, detail);
     let enforce = gate.engine.enforce();
     health["enforce"] = enforce.name().into();
@@ -53,6 +54,9 @@ fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
     if detail == Detail::Servers {
         health["node"] = format!("{:08x}", gate.engine.node()).into();
         let is_shared = gate.tickets.scope() == KeyScope::Fleet;
+        if let Some(http) = gate.http.get() {
+            health["http"] = json!(http);
+        }
         health["ticket_key"] = json!({ "id": gate.tickets.key_id(), "shared": is_shared });
     }
     health["rules"] = gate.engine.policy().rules().len().into();
@@ -67,9 +71,15 @@ fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
         }
         health["rules_db"] = rules_db(follower, &status, gate.now(), detail);
     }
-    if gate.engine.store().aggregated_limits(gate.now()) > 0 {
+    if let Some(full) = gate.engine.store().full_now(gate.now()) {
         health["status"] = "impaired".into();
-        health["memory"] = "full: new keys share counters".into();
+        health["memory"] = match full {
+            MemoryFull::Aggregate => "full: new keys share counters",
+            MemoryFull::Open => "full: new keys pass without a limit",
+            MemoryFull::Closed => "full: new keys are denied",
+            _ => "full",
+        }
+        .into();
     }
     if let Some(saving) = gate.saving.get() {
         let status = saving.status();
@@ -101,14 +111,13 @@ fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value {
 
 /// Impaired if no upstream can be reached.
 fn add_upstreams(health: &mut Value, upstreams: &[UpstreamReport], detail: Detail) {
-    let is_up = |upstream: &UpstreamReport| upstream.down_reason.is_none();
-    if !upstreams.iter().any(is_up) {
+    if !upstreams.iter().any(UpstreamReport::is_up) {
         health["status"] = "impaired".into();
     }
     let shown = upstreams.iter().map(|upstream| match detail {
-        Detail::None => json!({ "up": is_up(upstream) }),
+        Detail::None => json!({ "up": upstream.is_up() }),
         Detail::Servers => {
-            json!({ "server": upstream.address, "up": is_up(upstream), "trouble": upstream.down_reason })
+            json!({ "server": upstream.address, "up": upstream.is_up(), "trouble": upstream.down_reason })
         }
     });
     health["upstreams"] = shown.collect();

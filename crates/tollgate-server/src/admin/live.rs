@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::Either;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -44,9 +45,8 @@ pub async fn show(call: AdminRequest) -> Result<AdminResponse, ProblemDetails> {
     // Subscribed before the replay, so that no second is missed between them.
     let seconds = insight.subscribe();
     let (events, body) = mpsc::channel(MAX_WAITING);
-    let stream =
-        LiveStream { admin: Arc::clone(&call.admin), events, last: last.unwrap_or(0), _permit: permit };
-    tokio::spawn(stream.run(seconds, last.is_some()));
+    let stream = LiveStream { admin: Arc::clone(&call.admin), events, last, _permit: permit };
+    tokio::spawn(stream.run(seconds));
     let mut answer = Response::new(Either::Right(ChunkedBody(body)));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -56,8 +56,8 @@ pub async fn show(call: AdminRequest) -> Result<AdminResponse, ProblemDetails> {
 struct LiveStream {
     admin: Arc<Admin>,
     events: mpsc::Sender<Result<Bytes, DbError>>,
-    /// The second that was sent last.
-    last: u64,
+    /// The second that was sent last, by this stream or by one that it resumes.
+    last: Option<u64>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -65,10 +65,10 @@ struct LiveStream {
 struct Closed;
 
 impl LiveStream {
-    async fn run(mut self, seconds: tokio::sync::broadcast::Receiver<Arc<SecondSummary>>, is_resumed: bool) {
+    async fn run(mut self, seconds: tokio::sync::broadcast::Receiver<Arc<SecondSummary>>) {
         let mut shutdown = self.admin.shutdown.clone();
         tokio::select! {
-            _ = self.send_all(seconds, is_resumed) => {}
+            _ = self.send_all(seconds) => {}
             () = shutdown_requested(&mut shutdown) => {
                 // The reader may be too slow for it; the end of the body says the same.
                 self.events.try_send(Ok(end_event("the node is stopping"))).ok();
@@ -79,16 +79,17 @@ impl LiveStream {
     async fn send_all(
         &mut self,
         mut seconds: tokio::sync::broadcast::Receiver<Arc<SecondSummary>>,
-        is_resumed: bool,
     ) -> Result<Infallible, Closed> {
         self.send(Bytes::from_static(b"retry: 1000\n\n")).await?;
-        if is_resumed {
-            self.replay().await?;
+        if let Some(last) = self.last {
+            self.replay(last).await?;
         }
         loop {
             match timeout(HEARTBEAT, seconds.recv()).await {
                 Err(_) => self.send(Bytes::from_static(b": idle\n\n")).await?,
-                Ok(Ok(second)) if second.at > self.last => self.send_second(&second).await?,
+                Ok(Ok(second)) if self.last.is_none_or(|last| second.at > last) => {
+                    self.send_second(&second).await?
+                }
                 Ok(Ok(_)) => {}
                 Ok(Err(RecvError::Lagged(missed))) => {
                     let why = format!(
@@ -102,12 +103,12 @@ impl LiveStream {
         }
     }
 
-    /// Sends the seconds that followed the last one.
-    async fn replay(&mut self) -> Result<(), Closed> {
+    /// Sends the seconds that followed `last`.
+    async fn replay(&mut self, last: u64) -> Result<(), Closed> {
         let admin = Arc::clone(&self.admin);
         let Some(insight) = admin.gate.insight.get() else { return Ok(()) };
         let oldest = insight.data().oldest_second();
-        let mut next = oldest.max(self.last.saturating_add(1));
+        let mut next = oldest.max(last.saturating_add(1));
         loop {
             let second = insight.data().replay(next);
             let Some(second) = second else { return Ok(()) };
@@ -117,7 +118,7 @@ impl LiveStream {
     }
 
     async fn send_second(&mut self, second: &SecondSummary) -> Result<(), Closed> {
-        self.last = second.at;
+        self.last = Some(second.at);
         let data = second_json(second, &self.admin);
         self.send(format!("id: {}\nevent: second\ndata: {data}\n\n", second.at).into()).await
     }
@@ -151,21 +152,46 @@ fn second_json(second: &SecondSummary, admin: &Admin) -> Value {
         "near_limit": second.detail.near_limit,
         "latency": { "p50_us": second.detail.p50_us, "p99_us": second.detail.p99_us },
         "rules": rules.collect::<Value>(),
-        "decisions": second.decisions.iter().map(decision_json).collect::<Value>(),
+        "decisions": second.decisions.iter().map(DecisionReport::of).collect::<Vec<_>>(),
         "enforce": admin.gate.engine.enforce().name(),
         "status": health::status(&admin.gate, admin.proxy.as_deref()),
     })
 }
 
-pub fn decision_json(decision: &ListedDecision) -> Value {
-    json!({
-        "id": decision.id.to_string(),
-        "at": seconds(decision.at),
-        "allowed": decision.allowed,
-        "reason": decision.reason.name(),
-        "rule": decision.rule.as_ref().map(|rule| rule.as_str()),
-        "key": decision.key.as_deref(),
-    })
+/// A decision in a list.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DecisionReport {
+    id: String,
+    /// Seconds since 1970.
+    pub at: f64,
+    allowed: bool,
+    reason: String,
+    rule: Option<String>,
+    key: Option<String>,
+    /// As the rule states it.
+    #[serde(default)]
+    limit: Option<String>,
+    /// Of the limit, after the request.
+    #[serde(default)]
+    used: Option<u64>,
+    #[serde(default)]
+    cost: Option<u64>,
+}
+
+impl DecisionReport {
+    pub fn of(decision: &ListedDecision) -> DecisionReport {
+        DecisionReport {
+            id: decision.id.to_string(),
+            at: seconds(decision.at),
+            allowed: decision.allowed,
+            reason: decision.reason.name().to_owned(),
+            rule: decision.rule.as_ref().map(|rule| rule.to_string()),
+            key: decision.key.as_deref().map(str::to_owned),
+            limit: decision.limit.map(|limit| limit.limit.to_string()),
+            used: decision.limit.map(|limit| limit.used),
+            cost: decision.limit.map(|limit| limit.cost),
+        }
+    }
 }
 
 /// Seconds since 1970, to the millisecond.

@@ -17,7 +17,7 @@ use crate::insight::Insight;
 use crate::response::ProblemDetails;
 
 const DEFAULT_LIMIT: usize = 100;
-const MAX_LIMIT: usize = 1_000;
+pub const MAX_LIMIT: usize = 1_000;
 
 pub struct AdminRequest {
     pub admin: Arc<Admin>,
@@ -47,6 +47,10 @@ impl AdminRequest {
     pub fn insight(&self) -> Result<&Insight, ProblemDetails> {
         let starting = || ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "the node is starting");
         self.gate().insight.get().ok_or_else(starting)
+    }
+
+    pub fn path(&self) -> &str {
+        self.head.uri.path()
     }
 
     pub fn query(&self) -> &str {
@@ -80,7 +84,11 @@ impl AdminRequest {
                     return Err(ProblemDetails::bad_field(name, format!("'{name}' is given twice")));
                 }
                 None => {
-                    let detail = format!("unknown parameter '{name}': use {}", names.join(" and "));
+                    let known = match &names[..] {
+                        [] => "there are no parameters".to_owned(),
+                        names => format!("use {}", names.join(" and ")),
+                    };
+                    let detail = format!("unknown parameter '{name}': {known}");
                     return Err(ProblemDetails::bad_field(name, detail));
                 }
             }

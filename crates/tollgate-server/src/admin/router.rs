@@ -12,7 +12,7 @@ use crate::admin::request::AdminRequest;
 use crate::admin::response::AdminResponse;
 use crate::admin::{
     Admin, activity, allow, audit, bans, caller, dashboard, decisions, enforce, explain, health, keys, live,
-    log, openapi, overrides, queue, rules, series, simulate, top,
+    log, nodes, openapi, overrides, queue, ramp, rules, series, simulate, suggest, top,
 };
 use crate::connection::FullResponse;
 use crate::metrics;
@@ -92,6 +92,9 @@ pub static ROUTES: &[AdminRoute] = &[
     admin("DELETE", "/v1/overrides", |call| buffered(overrides::remove(call))),
     read("/v1/enforce", |call| buffered(enforce::show(call))),
     admin("PUT", "/v1/enforce", |call| buffered(enforce::set(call))),
+    read("/v1/ramp", |call| buffered(ramp::show(call))),
+    admin("DELETE", "/v1/ramp", |call| buffered(ramp::stop(call))),
+    admin("POST", "/v1/ramp/finish", |call| buffered(ramp::finish(call))),
     read("/v1/log", |call| buffered(log::show(call))),
     operate("PUT", "/v1/log", |call| buffered(log::set(call))),
     AdminRoute {
@@ -107,6 +110,8 @@ pub static ROUTES: &[AdminRoute] = &[
     read("/v1/top", |call| buffered(top::list(call))),
     read("/v1/activity", |call| buffered(activity::list(call))),
     read("/v1/decisions", |call| buffered(decisions::list(call))),
+    read("/v1/nodes", |call| buffered(nodes::list(call))),
+    read("/v1/suggest", |call| buffered(suggest::suggest(call))),
     AdminRoute {
         methods: "POST",
         path: "/v1/simulate",

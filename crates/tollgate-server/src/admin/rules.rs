@@ -28,7 +28,7 @@ use rule_json::rule_json;
 
 const MAX_RULE_BYTES: usize = 1 << 20;
 /// Fields that responses add to a rule. They are ignored in requests, so that a response can be sent back unchanged.
-const RESPONSE_ONLY_FIELDS: [&str; 3] = ["source", "version", "left_out"];
+const RESPONSE_ONLY_FIELDS: [&str; 4] = ["source", "version", "left_out", "ramp_percent"];
 
 /// `?as=written` shows a rule as its author wrote it.
 pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
@@ -207,7 +207,16 @@ fn stored_rule_json(follower: &RulesFollower, stored: &StoredItem) -> Value {
         Ok(rule) => rule_json(&rule),
         Err(_) => stored_text_json(&stored.text),
     };
-    database_rule_json(rule, Some(stored.version), follower.left_out_reason(&stored.item))
+    let shown = database_rule_json(rule, Some(stored.version), follower.left_out_reason(&stored.item));
+    with_ramp(shown, follower, &stored.item.name)
+}
+
+/// Adds the share of keys for which the last apply of a rule is enforced so far.
+fn with_ramp(mut rule: Value, follower: &RulesFollower, id: &str) -> Value {
+    if let Some(ramp) = follower.ramp().filter(|ramp| ramp.rule(id).is_some()) {
+        rule["ramp_percent"] = ramp.setting.percent.into();
+    }
+    rule
 }
 
 fn stored_text_json(text: &str) -> Value {

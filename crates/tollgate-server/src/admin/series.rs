@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::admin::request::{self, AdminRequest};
+use crate::admin::scope::{self, Scope};
 use crate::connection::FullResponse;
+use crate::fleet::{NodeAnswer, NodesAnswered};
 use crate::insight::{HOUR, InsightData, MINUTE, OTHER, Point, RuleHistory, SeriesName, TOTAL};
 use crate::response::{self, ProblemDetails};
 
@@ -17,9 +20,11 @@ use crate::response::{self, ProblemDetails};
 const MAX_CHANGES: usize = 100;
 /// How long a database may take to list changes: without them a chart is still of use.
 const CHANGES_TIMEOUT: Duration = Duration::from_secs(1);
+/// Seconds by which the clocks of nodes may differ in a series of all nodes.
+const MAX_BEHIND_SECS: u64 = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum SeriesStep {
     Second,
     Minute,
     Hour,
@@ -32,12 +37,36 @@ struct TimeRange {
     to: u64,
 }
 
-/// `?step=second|minute|hour&rule=ID&from=&to=`
+#[derive(Serialize, Deserialize)]
+struct SeriesResponse {
+    /// In seconds.
+    step: u64,
+    rule: Option<String>,
+    points: Vec<SeriesPoint>,
+    changes: Value,
+    nodes: NodesAnswered,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct SeriesPoint {
+    at: u64,
+    #[serde(flatten)]
+    point: Point,
+}
+
+impl NodeAnswer for SeriesResponse {
+    fn node(&self) -> Option<&str> {
+        self.nodes.answered.first().map(String::as_str)
+    }
+}
+
+/// `?step=second|minute|hour&rule=ID&from=&to=&scope=node|fleet`
 pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
-    let [step, rule, from, to] = call.parameters(["step", "rule", "from", "to"])?;
-    let steps = [("second", Step::Second), ("minute", Step::Minute), ("hour", Step::Hour)];
+    let [step, rule, from, to, scope] = call.parameters(["step", "rule", "from", "to", "scope"])?;
+    let steps = [("second", SeriesStep::Second), ("minute", SeriesStep::Minute), ("hour", SeriesStep::Hour)];
     let step = request::choice("step", step.as_deref(), steps)?;
     let range = TimeRange { from: seconds("from", from, 0)?, to: seconds("to", to, u64::MAX)? };
+    let scope = Scope::parse(scope.as_deref())?;
     let name = match rule.as_deref() {
         None => SeriesName::Total,
         Some("other") => SeriesName::Other,
@@ -51,18 +80,41 @@ pub async fn show(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     }
     let mut points = points(&call.insight()?.data(), name, step, range);
     let step_secs = match step {
-        Step::Second => 1,
-        Step::Minute => MINUTE,
-        Step::Hour => HOUR,
+        SeriesStep::Second => 1,
+        SeriesStep::Minute => MINUTE,
+        SeriesStep::Hour => HOUR,
     };
-    if step != Step::Second {
+    if step != SeriesStep::Second {
         add_saved(&call, name, step_secs, range, &mut points).await?;
+    }
+    let mut nodes = NodesAnswered::own(call.gate());
+    if scope == Scope::Fleet {
+        nodes = add_others(&call, step, &mut points).await?;
     }
     let first = points.first_key_value().map_or(u64::MAX, |(at, _)| *at).min(range.to);
     let changes = changes(&call, TimeRange { from: first.max(range.from), to: range.to }).await;
-    let points: Value = points.iter().map(|(at, point)| point_json(*at, point)).collect();
-    let body = json!({ "step": step_secs, "rule": rule, "points": points, "changes": changes });
-    Ok(response::json(StatusCode::OK, &body))
+    let points = points.into_iter().map(|(at, point)| SeriesPoint { at, point }).collect();
+    Ok(response::json(StatusCode::OK, &SeriesResponse { step: step_secs, rule, points, changes, nodes }))
+}
+
+/// Adds the points of all other nodes. Their seconds end at different times: the latest ones, which not all nodes have
+/// yet, are left out.
+async fn add_others(
+    call: &AdminRequest,
+    step: SeriesStep,
+    points: &mut BTreeMap<u64, Point>,
+) -> Result<NodesAnswered, ProblemDetails> {
+    let complete_before = call.insight()?.data().second().saturating_sub(MAX_BEHIND_SECS);
+    let nodes = scope::ask_others(call, &[], "", |answer: SeriesResponse| {
+        for SeriesPoint { at, point } in answer.points {
+            points.entry(at).or_default().add(&point);
+        }
+    })
+    .await?;
+    if step == SeriesStep::Second {
+        points.retain(|at, _| *at < complete_before);
+    }
+    Ok(nodes)
 }
 
 /// The minutes of a series that are read from the file.
@@ -129,15 +181,22 @@ fn seconds(name: &str, value: Option<String>, default: u64) -> Result<u64, Probl
     number.map(|number| number as u64).ok_or_else(wrong)
 }
 
-fn points(data: &InsightData, name: SeriesName<'_>, step: Step, range: TimeRange) -> BTreeMap<u64, Point> {
+fn points(
+    data: &InsightData,
+    name: SeriesName<'_>,
+    step: SeriesStep,
+    range: TimeRange,
+) -> BTreeMap<u64, Point> {
     let Some(series) = data.series(name) else { return BTreeMap::new() };
     match step {
-        Step::Second => {
+        SeriesStep::Second => {
             let before = data.second().saturating_sub(1);
             series.seconds.range(range.from, range.to.min(before)).collect()
         }
-        Step::Minute => minutes(series, range).map(|(minute, point)| (minute * MINUTE, point)).collect(),
-        Step::Hour => {
+        SeriesStep::Minute => {
+            minutes(series, range).map(|(minute, point)| (minute * MINUTE, point)).collect()
+        }
+        SeriesStep::Hour => {
             let mut hours: BTreeMap<u64, Point> = BTreeMap::new();
             let from = range.from / HOUR * HOUR;
             for (minute, point) in minutes(series, TimeRange { from, to: range.to }) {
@@ -150,17 +209,6 @@ fn points(data: &InsightData, name: SeriesName<'_>, step: Step, range: TimeRange
 
 fn minutes(series: &RuleHistory, range: TimeRange) -> impl Iterator<Item = (u64, Point)> {
     series.minutes.range(range.from / MINUTE, range.to / MINUTE)
-}
-
-fn point_json(at: u64, point: &Point) -> Value {
-    json!({
-        "at": at,
-        "allowed": point.allowed,
-        "denied": point.denied,
-        "banned": point.banned,
-        "shadow_denied": point.shadow_denied,
-        "clients_limited": point.clients_limited,
-    })
 }
 
 /// The latest changes of rules and settings, oldest first; none if the database does not answer.

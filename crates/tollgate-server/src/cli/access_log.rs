@@ -10,7 +10,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
+use thiserror::Error;
 use tollgate::internal::http::FieldSelection;
 use tollgate::internal::identity::FieldSource;
 use tollgate::{Hit, Time};
@@ -154,6 +156,15 @@ impl AccessLogSummary {
 /// Requests are logged when they end, so lines may be late by a long response.
 const MAX_PLAUSIBLE_LATE: Duration = Duration::from_secs(300);
 
+/// Why a log cannot be read at all.
+#[derive(Debug, Error)]
+pub enum AccessLogError {
+    #[error("{error} in line {line}")]
+    Unreadable { line: u64, error: io::Error },
+    #[error("no known log format, line {line}: {why}")]
+    UnknownFormat { line: u64, why: String },
+}
+
 enum Parser {
     Text,
     Json,
@@ -193,9 +204,35 @@ impl AccessLog {
         Ok(AccessLog { name, input, total_bytes, forced })
     }
 
-    /// Reads to the end; calls `visit` with each request and its time.
-    pub fn read(&mut self, mut visit: impl FnMut(&LogRecord<'_>, Time)) -> Result<AccessLogSummary, Exit> {
+    /// A log in memory.
+    pub fn of_text(name: &str, text: Bytes) -> AccessLog {
+        let input = Box::new(io::Cursor::new(text));
+        AccessLog { name: name.to_owned(), input, total_bytes: None, forced: None }
+    }
+
+    /// Reads to the end; calls `visit` with each request and its time. Shows the progress, and prints an error.
+    pub fn read(&mut self, visit: impl FnMut(&LogRecord<'_>, Time)) -> Result<AccessLogSummary, Exit> {
         let progress = Progress::start(format!("reading {}", self.name), self.total_bytes);
+        let read = self.read_lines(|bytes| progress.at(bytes), visit);
+        drop(progress);
+        read.map_err(|error| {
+            let (hint, exit) = match error {
+                AccessLogError::Unreadable { .. } => ("", Exit::Failure),
+                AccessLogError::UnknownFormat { .. } => {
+                    ("; --format common, combined, json or csv forces one", Exit::Usage)
+                }
+            };
+            out::message(format!("error: {}: {error}{hint}", self.name));
+            exit
+        })
+    }
+
+    /// Like [`read`](Self::read), and prints nothing. `progress` receives the bytes so far.
+    pub fn read_lines(
+        &mut self,
+        progress: impl Fn(u64),
+        mut visit: impl FnMut(&LogRecord<'_>, Time),
+    ) -> Result<AccessLogSummary, AccessLogError> {
         let mut summary = AccessLogSummary::default();
         let mut parser = match self.forced {
             Some(AccessLogFormat::Common | AccessLogFormat::Combined) => Some(Parser::Text),
@@ -207,17 +244,15 @@ impl AccessLog {
         let mut bytes = 0;
         loop {
             line.clear();
-            let length = read_line(&mut self.input, &mut line).map_err(|error| {
-                out::message(format!("error: {}: {error} in line {}", self.name, number + 1));
-                Exit::Failure
-            })?;
+            let length = read_line(&mut self.input, &mut line)
+                .map_err(|error| AccessLogError::Unreadable { line: number + 1, error })?;
             if length == 0 {
                 break;
             }
             number += 1;
             bytes += length;
             if number % PROGRESS_LINES == 0 {
-                progress.at(bytes);
+                progress(bytes);
             }
             let result = match text_of(&line) {
                 Ok("") => continue,
@@ -237,17 +272,10 @@ impl AccessLog {
                 summary.first_unreadable.get_or_insert((number, why));
             }
         }
-        drop(progress);
-        if parser.is_none() && summary.unreadable > 0 {
-            let why =
-                summary.first_unreadable.map(|(line, why)| format!("line {line}: {why}")).unwrap_or_default();
-            out::message(format!(
-                "error: {}: no known log format, {why}; --format common, combined, json or csv forces one",
-                self.name
-            ));
-            return Err(Exit::Usage);
+        match summary.first_unreadable {
+            Some((line, why)) if parser.is_none() => Err(AccessLogError::UnknownFormat { line, why }),
+            first_unreadable => Ok(AccessLogSummary { first_unreadable, ..summary }),
         }
-        Ok(summary)
     }
 }
 

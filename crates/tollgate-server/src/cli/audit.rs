@@ -1,7 +1,6 @@
-//! The log of changes, and reverting one change: `tollgate audit`, `rules history`, `rules rollback`.
+//! The log of changes, and reverting a change: `tollgate audit`, `rules history`, `rules rollback`.
 
 use clap::Args;
-use hyper::Method;
 use serde_json::Value;
 
 use crate::cli::listing::Listing;
@@ -54,34 +53,74 @@ fn print(
     listing.print(admin, wanted, |changes| changes.iter().flat_map(described).collect())
 }
 
-/// A change: version, author and time, then the difference that it made.
+/// A change: version, author and time, then the difference that it made. A set has the differences of its first
+/// changes.
 fn described(change: &Value) -> Vec<String> {
+    let Some(changes) = change["changes"].as_array() else { return described_one(change) };
+    let stamp = Some(change_stamp(change)).filter(|stamp| !stamp.is_empty());
+    let head = stamp.into_iter().chain([out::tally(change)]).collect::<Vec<_>>().join(": ");
+    let lines = changes.iter().flat_map(difference).map(|line| format!("  {line}"));
+    let all: u64 = ["created", "changed", "deleted"].iter().filter_map(|name| change[*name].as_u64()).sum();
+    let more = all.saturating_sub(changes.len() as u64);
+    let more = (more > 0).then(|| format!("  … and {}", out::pluralize(more, "more change")));
+    std::iter::once(head).chain(lines).chain(more).collect()
+}
+
+fn described_one(change: &Value) -> Vec<String> {
+    let stamp = Some(change_stamp(change)).filter(|stamp| !stamp.is_empty());
+    stamp.into_iter().chain(difference(change).into_iter().map(|line| format!("  {line}"))).collect()
+}
+
+fn difference(change: &Value) -> Vec<String> {
     let what = change["what"].as_str().unwrap_or_default();
     let unseen = if what == "rule" { "id" } else { "key" };
     let name = out::escape_control(&format!("{what} {}", change["name"].as_str().unwrap_or_default()));
-    let lines = value_diff::diff_lines(&name, &change["before"], &change["after"], &[unseen]);
-    let stamp = Some(change_stamp(change)).filter(|stamp| !stamp.is_empty());
-    stamp.into_iter().chain(lines.into_iter().map(|line| format!("  {line}"))).collect()
+    value_diff::diff_lines(&name, &change["before"], &change["after"], &[unseen])
 }
 
 /// `version 0-17, by ann, at 2026-11-15T11:01:51Z`, as far as known.
 pub fn change_stamp(change: &Value) -> String {
-    let words = [("version", "version"), ("who", "by"), ("at", "at"), ("undoes", "reverts")];
+    let words = [
+        ("version", "version"),
+        ("set", "part of"),
+        ("who", "by"),
+        ("at", "at"),
+        ("undoes", "reverts"),
+        ("note", "because"),
+    ];
     let known = words.iter().filter_map(|(name, word)| Some(format!("{word} {}", change[*name].as_str()?)));
     out::escape_control(&known.collect::<Vec<_>>().join(", "))
 }
 
-pub fn rollback(version: &str, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
-    let path = format!("/v1/audit/{}/rollback?dry_run={dry_run}", percent_encode(version));
-    let answered = Session::open(admin)?.call(Method::POST, &path, None)?;
+#[derive(Args)]
+pub struct RollbackArgs {
+    /// The version of the change, as `history` shows it
+    version: String,
+    /// Only the change that has this version, not those that were made together with it
+    #[arg(long)]
+    only: bool,
+    /// Only print what would change
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// Reverts the whole set that a version belongs to, or only this change.
+pub fn rollback(args: &RollbackArgs) -> Result<(), Exit> {
+    let RollbackArgs { version, only, dry_run, admin } = args;
+    let path = format!("/v1/audit/{}/rollback?dry_run={dry_run}&only={only}", percent_encode(version));
+    let answered = Session::open(admin)?.call_long(&path)?;
     if admin.json {
         out::pretty(&answered.body);
         return Ok(());
     }
-    let one = std::slice::from_ref(&answered.body);
-    let changes = answered.body["changes"].as_array().map_or(one, Vec::as_slice);
-    changes.iter().flat_map(described).for_each(out::line);
-    if dry_run {
+    let changes = answered.body["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    match answered.body.get("created") {
+        Some(_) => described(&answered.body).iter().for_each(out::line),
+        None => changes.iter().flat_map(described_one).for_each(out::line),
+    }
+    if *dry_run {
         out::message("nothing was written");
     }
     Ok(())

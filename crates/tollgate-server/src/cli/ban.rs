@@ -1,8 +1,8 @@
 //! `tollgate ban add|ls|rm|import`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Value, json};
 
@@ -21,10 +21,10 @@ pub enum BanCommand {
         /// The key to ban
         key: String,
         /// How long, such as 1h or 7d
-        #[arg(long = "for", value_name = "SPAN", conflicts_with = "until", default_value = "1h")]
+        #[arg(long = "for", value_name = "DURATION", conflicts_with = "until", default_value = "1h")]
         duration: String,
         /// Until when, such as 2027-01-01T00:00:00Z
-        #[arg(long, value_name = "INSTANT")]
+        #[arg(long, value_name = "TIMESTAMP")]
         until: Option<String>,
         /// The reason, shown in lists and to the client
         #[arg(long, default_value = "", hide_default_value = true)]
@@ -61,15 +61,18 @@ A line is a key, then a duration or an end (none: the ban is permanent), then th
   ip:198.51.100.0/24 2027-01-01T00:00:00Z botnet
 
 YAML and JSON are accepted too: [{key: ip:203.0.113.9, for: 7d, reason: scraping}].")]
-    Import {
-        /// The file; `-` reads stdin
-        file: PathBuf,
-        /// Only print what would change
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+    Import(BanImportArgs),
+}
+
+#[derive(Args)]
+pub struct BanImportArgs {
+    /// The file; `-` reads stdin
+    file: PathBuf,
+    /// Only print what would change
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 pub fn run(command: &BanCommand) -> Exit {
@@ -89,7 +92,7 @@ pub fn run(command: &BanCommand) -> Exit {
                 |lifted: &Value| format!("lifted {}{}", described(&lifted["removed"]), pending(lifted));
             admin.print(Method::DELETE, &format!("/v1/bans/{}", percent_encode(key)), None, described)
         }
-        BanCommand::Import { file, dry_run, admin } => import(file, *dry_run, admin),
+        BanCommand::Import(args) => import(args),
     };
     done.err().unwrap_or(Exit::Success)
 }
@@ -110,14 +113,15 @@ fn list(limit: Option<u64>, admin: &AdminArgs) -> Result<(), Exit> {
     })
 }
 
-fn import(file: &Path, dry_run: bool, admin: &AdminArgs) -> Result<(), Exit> {
+fn import(args: &BanImportArgs) -> Result<(), Exit> {
+    let BanImportArgs { file, dry_run, admin } = args;
     let text = input_file::read(file).map_err(|problems| admin.invalid(&problems))?;
     let query = format!("dry_run={dry_run}");
     let answered = Session::open(admin)?.upload("/v1/bans/import", &query, text)?;
     if admin.json {
         out::pretty(&answered.body);
     } else {
-        let unwritten = if dry_run { "; nothing was written" } else { "" };
+        let unwritten = if *dry_run { "; nothing was written" } else { "" };
         out::line(format!("{}{unwritten}", out::tally(&answered.body)));
     }
     Ok(())

@@ -2,18 +2,16 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use tokio::net::{TcpSocket, UnixListener, UnixSocket};
 
+use crate::cli::startup_check;
 use crate::config::ListenAddress;
-use crate::connection::ListenSocket;
-
-/// Bound on connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
+use crate::connection::{BACKLOG, ListenSocket, tcp_socket};
 
 pub struct BoundSocket {
     pub name: &'static str,
@@ -90,9 +88,40 @@ impl BoundSocket {
     }
 }
 
+/// Why an address can never be bound, as far as that is known without binding it.
+pub fn check(address: &ListenAddress) -> Result<(), String> {
+    match address {
+        ListenAddress::Tcp(address) => check_tcp(*address),
+        ListenAddress::Unix(path) => match fs::symlink_metadata(path) {
+            Ok(file) if !file.file_type().is_socket() => {
+                Err(format!("{} exists and is not a socket", path.display()))
+            }
+            _ => startup_check::creatable(path),
+        },
+    }
+}
+
+/// Binds any free port of UDP in place of the one of TCP, which may be in use by the running node.
+fn check_tcp(address: SocketAddr) -> Result<(), String> {
+    let mut probe = address;
+    probe.set_port(0);
+    match UdpSocket::bind(probe) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Err(format!(
+            "{} is not an address of this machine: see `ip addr`, or write 0.0.0.0 for all of them",
+            address.ip()
+        )),
+        Err(error) if is_unsupported(&error) => Err(format!("{address} cannot be used here: {error}")),
+        _ => Ok(()),
+    }
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+    matches!(code, Some(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::INVAL))
+}
+
 fn bind_tcp(address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
+    let socket = tcp_socket(address)?;
     socket.bind(address)?;
     Ok(socket)
 }

@@ -21,6 +21,7 @@ use crate::cli::{Exit, out};
 use crate::client::{ClientRequest, ClientResponse, call};
 use crate::config::Config;
 use crate::connection::{self, AddressLimiter, FullResponse};
+use crate::error_response::{self, ErrorFormat};
 use crate::gate::Gate;
 use crate::{log, response};
 
@@ -123,7 +124,10 @@ async fn api_answer(gate: Arc<Gate>, request: Request<Incoming>, peer: SocketAdd
     let verdict = gate.check(&snapshot, &snapshot.identify(hit, now), now).await;
     let mut answer = match verdict.allowed {
         true => served(method, path),
-        false => response::denial(&verdict, gate.ticket(&verdict, now).as_deref()),
+        false => {
+            let ticket = gate.ticket(&verdict, now);
+            error_response::denied(&verdict, ticket.as_deref(), ErrorFormat::Json)
+        }
     };
     response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     answer

@@ -1,4 +1,4 @@
-//! `tollgate doctor`: looks for what keeps a node from working well, and says how to mend it.
+//! `tollgate doctor`: checks the environment of a node; each finding has a fix.
 
 use std::io;
 use std::net::TcpListener;
@@ -13,7 +13,7 @@ use crate::assemble;
 use crate::cli::Exit;
 use crate::cli::config_file::{self, checks};
 use crate::cli::finding::Findings;
-use crate::config::{Config, LISTENERS, ListenAddress};
+use crate::config::{Config, ListenAddress};
 use crate::state::{FolderLock, StateFile};
 
 mod redis_server;
@@ -50,15 +50,13 @@ pub fn run(args: &DoctorArgs) -> Exit {
     config_file::conclude(&findings, args.json)
 }
 
-fn listeners(config: &Config) -> impl Iterator<Item = (&'static str, &ListenAddress)> {
-    let is_used = |name: &&str| *name != "proxy" || config.proxy.is_some();
-    LISTENERS.into_iter().filter(is_used).filter_map(|name| Some((name, config.listen.address(name)?)))
-}
-
 /// Whether each address is free, or in use by the node that holds the state's folder.
 fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
-    for (name, address) in listeners(config) {
+    for (name, address) in config.listen.addresses() {
         let what = format!("listen.{name}");
+        if findings.has_error(&what) {
+            continue;
+        }
         // A stale Unix socket is replaced at the start.
         let ListenAddress::Tcp(address) = address else { continue };
         match TcpListener::bind(address) {
@@ -91,7 +89,9 @@ fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
 fn exposed_listeners(config: &Config, findings: &mut Findings) {
     let has_check = assemble::tokens(config.tokens_file.as_deref())
         .is_ok_and(|tokens| tokens.is_some_and(|tokens| tokens.has_check()));
-    for (name, address) in listeners(config).filter(|(name, _)| matches!(*name, "http" | "grpc" | "resp")) {
+    for (name, address) in
+        config.listen.addresses().filter(|(name, _)| matches!(*name, "http" | "grpc" | "resp"))
+    {
         if !address.is_local() && !has_check {
             findings.warning(
                 &format!("listen.{name}"),

@@ -12,18 +12,19 @@ use tollgate::internal::time::{format_duration, parse_duration};
 use tollgate_client::Throttle;
 
 use crate::assemble;
+use crate::cli::proxy::only_proxy;
 use crate::cli::serve::{ServeContext, runtime};
 use crate::cli::{Exit, out};
-use crate::config::{Config, UpstreamAddress};
+use crate::config::Config;
 use crate::log;
 use crate::log_rate::LogLimiter;
-use crate::transport::proxy::{Egress, EgressCallers, Proxy};
+use crate::transport::proxy::{ApiUrl, Egress, EgressCallers, Proxy};
 
 #[derive(Args)]
 pub struct EgressArgs {
-    /// The API, such as https://api.example.com
-    #[arg(long, value_name = "URL", value_parser = UpstreamAddress::parse)]
-    to: UpstreamAddress,
+    /// The API, such as https://api.example.com/v1; the path of a request is appended to it
+    #[arg(long, value_name = "URL", value_parser = ApiUrl::parse)]
+    to: ApiUrl,
     /// The limit of the calls, such as 100/m; if there are several, all of them apply
     #[arg(long, value_name = "RATE")]
     limit: Vec<String>,
@@ -52,7 +53,7 @@ pub struct EgressArgs {
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
     /// The address to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001")]
     listen: SocketAddr,
     /// Listen on an address that other machines can reach
     #[arg(long)]
@@ -165,8 +166,8 @@ fn file_of(args: &EgressArgs) -> Value {
         proxy["upstream_tls"] = json!({ "ca": ca });
     }
     json!({
-        "listen": { "http": "off", "admin": args.admin, "proxy": args.listen.to_string() },
-        "upstreams": [args.to.to_string()],
+        "listen": only_proxy(&args.listen.to_string(), &args.admin),
+        "upstreams": [args.to.address.to_string()],
         "strip_headers": [],
         "headers": "none",
         "proxy": proxy,

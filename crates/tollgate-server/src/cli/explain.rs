@@ -69,7 +69,13 @@ fn lines(explained: &Value) -> Vec<String> {
     if explained["enforce"] != "on" {
         lines.push(format!("the panic switch is set to {}", text_field(explained, "enforce")));
     }
-    lines.extend(explained["steps"].as_array().into_iter().flatten().flat_map(step_lines));
+    let charge = if ticket.is_some() {
+        ["charged", "not charged"]
+    } else {
+        ["would be charged", "would not be charged"]
+    };
+    let steps = explained["steps"].as_array().into_iter().flatten();
+    lines.extend(steps.flat_map(|step| step_lines(step, charge)));
     if let Some(ticket) = ticket {
         let mark = ticket["key_mark"].as_str().unwrap_or("none");
         lines.push(format!("  decision {} on node {}", text_field(ticket, "id"), text_field(ticket, "node")));
@@ -99,7 +105,8 @@ fn request_summary(explained: &Value) -> String {
     }
 }
 
-fn step_lines(step: &Value) -> Vec<String> {
+/// `charge` are the words for a rule that charges the request, and for one that does not.
+fn step_lines(step: &Value, charge: [&str; 2]) -> Vec<String> {
     let name = match step["step"].as_str() {
         Some("allow_list") => "allow list".to_owned(),
         Some("rule") => match step["limit"].as_str() {
@@ -113,7 +120,8 @@ fn step_lines(step: &Value) -> Vec<String> {
     details.extend(step["key"].as_str().map(|key| format!("key {key}")));
     details.extend(step["source"].as_str().map(str::to_owned));
     if step["step"] == "rule" {
-        details.push(if step["charged"] == true { "charged" } else { "not charged" }.to_owned());
+        let [charged, not_charged] = charge;
+        details.push(if step["charged"] == true { charged } else { not_charged }.to_owned());
     }
     if step["shadow"] == true {
         details.push("shadow".to_owned());

@@ -81,6 +81,11 @@ impl Findings {
         }
     }
 
+    /// Whether something is known to be wrong with a setting.
+    pub fn has_error(&self, what: &str) -> bool {
+        self.0.iter().any(|finding| finding.what == what && finding.severity == Severity::Error)
+    }
+
     pub fn worst(&self) -> Severity {
         self.0.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
     }

@@ -11,7 +11,7 @@ use tollgate::internal::rule::Warnings;
 use tollgate_stores::rules::for_each_rule;
 
 use crate::cli::progress::Progress;
-use crate::config::{self, Config};
+use crate::config::{self, Config, is_stdin, shown_file};
 
 /// The server's limit.
 pub const MAX_BYTES: u64 = 512 << 20;
@@ -26,10 +26,10 @@ pub struct InputFile {
 
 /// Reads a file, or stdin for `-`. The text is in memory once; exactly what was read is sent.
 pub fn read(path: &Path) -> Result<InputFile, Problems> {
-    let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
+    let name = shown_file(path);
     let _progress = Progress::start(format!("reading {name}"), None);
     let problem = |message: String| Problems::from(Problem::new(None, "", message)).in_file(&name);
-    let opened: io::Result<Box<dyn Read>> = if name == "stdin" {
+    let opened: io::Result<Box<dyn Read>> = if is_stdin(path) {
         Ok(Box::new(io::stdin()))
     } else {
         File::open(path).map(|file| Box::new(file) as _)

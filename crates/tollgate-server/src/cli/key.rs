@@ -51,7 +51,10 @@ pub fn run(command: &KeyCommand) -> Exit {
     }
     let report = answered.body.get("reset").unwrap_or(&answered.body);
     for limit in report["limits"].as_array().into_iter().flatten() {
-        out::line(counter(limit, matches!(command, KeyCommand::Reset { .. })));
+        out::line(match command {
+            KeyCommand::Show { .. } => used_counter(limit),
+            KeyCommand::Reset { .. } => reset_counter(limit),
+        });
     }
     if let Some(tries) = report.get("tries") {
         let last = report["last_seen"].as_str().unwrap_or("never");
@@ -66,13 +69,21 @@ pub fn run(command: &KeyCommand) -> Exit {
     Exit::Success
 }
 
-fn counter(limit: &Value, reset: bool) -> String {
+fn used_counter(limit: &Value) -> String {
+    format!("{}: used {}, {} left{}", counter_name(limit), limit["used"], limit["remaining"], extras(limit))
+}
+
+fn reset_counter(limit: &Value) -> String {
+    format!("{}: forgot {}{}", counter_name(limit), limit["used"], extras(limit))
+}
+
+fn counter_name(limit: &Value) -> String {
     let text = |name: &str| limit[name].as_str().unwrap_or_default();
-    let verb = if reset { "forgot" } else { "used" };
-    let mut line = format!("{} {}: {verb} {}", text("algorithm"), text("limit"), limit["used"]);
-    if !reset {
-        line += &format!(", {} left", limit["remaining"]);
-    }
+    format!("{} {}", text("algorithm"), text("limit"))
+}
+
+fn extras(limit: &Value) -> String {
+    let mut line = String::new();
     for extra in ["previous", "current", "buckets_read"] {
         if let Some(value) = limit.get(extra) {
             line += &format!(", {} {value}", extra.replace('_', " "));

@@ -10,7 +10,7 @@ use crate::cli::{Cli, Exit, out};
 
 #[derive(Args)]
 pub struct ManArgs {
-    /// Write a page for each command into this folder; without it, print the page of tollgate itself
+    /// Write a page for each command into this folder, created if missing; without it, print the page of tollgate itself
     #[arg(value_name = "DIR")]
     folder: Option<PathBuf>,
 }
@@ -20,7 +20,7 @@ pub fn run(args: &ManArgs) -> Exit {
     command.build();
     out::written(match &args.folder {
         None => print(&command),
-        Some(folder) => write_pages(&command, folder),
+        Some(folder) => create_folder(folder).and_then(|()| write_pages(&command, folder)),
     })
 }
 
@@ -28,6 +28,11 @@ fn print(command: &Command) -> io::Result<()> {
     let mut text = Vec::new();
     page(command).render(&mut text)?;
     out::file(&text)
+}
+
+fn create_folder(folder: &Path) -> io::Result<()> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(named)
 }
 
 /// `tollgate.1`, `tollgate-rules-apply.1` and so on.

@@ -62,6 +62,11 @@ pub fn run(args: &ProxyArgs) -> Exit {
     }
 }
 
+/// The addresses of a node that decides about requests to its proxy and no others.
+pub fn only_proxy(proxy: &str, admin: &str) -> Value {
+    json!({ "http": "off", "grpc": "off", "resp": "off", "admin": admin, "proxy": proxy })
+}
+
 /// The configuration file that is equivalent to the arguments.
 fn file_of(args: &ProxyArgs) -> Value {
     let mut rule = json!({ "id": "limit", "key": args.key, "limits": args.limit });
@@ -69,7 +74,7 @@ fn file_of(args: &ProxyArgs) -> Value {
         rule["burst"] = burst.into();
     }
     json!({
-        "listen": { "http": "off", "admin": args.admin, "proxy": args.listen },
+        "listen": only_proxy(&args.listen, &args.admin),
         "upstreams": args.to,
         "trusted_proxies": args.trusted_proxy,
         "rules": [rule],

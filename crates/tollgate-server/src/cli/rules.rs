@@ -13,12 +13,13 @@ use crate::client::percent_encode;
 
 mod apply;
 mod check;
+mod ramp;
 mod scenario;
 
-use apply::Deletions;
+use apply::{Deletions, GuardedApply};
 
 /// Fields that responses add to a rule.
-const RESPONSE_ONLY_FIELDS: [&str; 3] = ["version", "source", "left_out"];
+const RESPONSE_ONLY_FIELDS: [&str; 4] = ["version", "source", "left_out", "ramp_percent"];
 
 #[derive(Subcommand)]
 pub enum RulesCommand {
@@ -73,11 +74,16 @@ pass, 1 if one fails, 3 if the file or the configuration is invalid.")]
         after_help = "Examples:
   tollgate rules apply rules.yaml --dry-run
   tollgate rules apply rules.yaml
+  tollgate rules apply rules.yaml --guard 'denied<1%' --for 10m
   tollgate rules export | tollgate rules apply - --admin http://127.0.0.1:7071
 
 The file is a list of rules, or has one under `rules:`. Rules that it does not name stay unchanged, unless
 --replace is given; if that would delete more than a tenth of the rules, it asks first, and without a terminal it
-needs --yes. The file is checked locally first: exits 3 if a rule is invalid, and nothing is sent."
+needs --yes. The file is checked locally first: exits 3 if a rule is invalid, and nothing is sent.
+
+With --guard the server enforces what changes for 1, 5, 25, 50 and 100 % of the keys, each for a fifth of --for, and
+reverts all of it as soon as the guard is violated. The command shows the progress; the ramp goes on without it.
+Exits 1 if it was rolled back."
     )]
     Apply {
         #[command(flatten)]
@@ -88,7 +94,19 @@ needs --yes. The file is checked locally first: exits 3 if a rule is invalid, an
         /// Delete rules without asking, however many
         #[arg(long)]
         yes: bool,
+        /// Enforce the changes step by step while this holds: denied<1%, clients<100, or both with a comma
+        #[arg(long, value_name = "CONDITION", requires = "duration", value_parser = ramp::parse_guard)]
+        guard: Option<String>,
+        /// How long the steps take in all, such as 10m
+        #[arg(long = "for", value_name = "DURATION", id = "duration", requires = "guard")]
+        duration: Option<String>,
+        /// Start the ramp and return at once
+        #[arg(long, requires = "guard")]
+        detach: bool,
     },
+    /// Show, stop or finish the ramp of a guarded apply
+    #[command(subcommand)]
+    Ramp(ramp::RampCommand),
     /// Show what `apply` would change: exits 0 if nothing, 1 if something
     #[command(after_help = "Examples:
   tollgate rules diff rules.yaml
@@ -130,21 +148,15 @@ needs --yes. The file is checked locally first: exits 3 if a rule is invalid, an
         #[command(flatten)]
         admin: AdminArgs,
     },
-    /// Revert one change, by its version
-    #[command(after_help = "Example:
+    /// Revert a change, by its version; an import is one change
+    #[command(after_help = "Examples:
   tollgate rules history login      # shows versions such as 0-17
   tollgate rules rollback 0-17
+  tollgate rules rollback 0-17 --only
 
-The rule must still be as the change left it: a rule that was changed again since is not touched.")]
-    Rollback {
-        /// The version of the change, as `history` shows it
-        version: String,
-        /// Only print what would change
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        admin: AdminArgs,
-    },
+Changes that were made together, as by `apply`, are reverted together, or with --only just the one that has this
+version. The rules must still be as the change left them: if one was changed again since, nothing is reverted.")]
+    Rollback(audit::RollbackArgs),
 }
 
 #[derive(Args)]
@@ -180,13 +192,21 @@ pub fn run(command: &RulesCommand) -> Exit {
         RulesCommand::Check { file, json } => Err(check::run(file, *json)),
         RulesCommand::Test(args) => Err(scenario::run(args)),
         RulesCommand::Apply { file, dry_run: true, .. } => apply::dry_run(file),
-        RulesCommand::Apply { file, yes: true, .. } => apply::apply(file, Deletions::Confirmed),
-        RulesCommand::Apply { file, .. } => apply::apply(file, Deletions::ToConfirm),
+        RulesCommand::Apply { file, yes, guard, duration, detach, .. } => {
+            let deletions = if *yes { Deletions::Confirmed } else { Deletions::ToConfirm };
+            let guard = guard.as_deref().zip(duration.as_deref());
+            apply::apply(
+                file,
+                deletions,
+                guard.map(|(guard, duration)| GuardedApply { guard, duration, detach: *detach }),
+            )
+        }
+        RulesCommand::Ramp(command) => ramp::run(command),
         RulesCommand::Diff(file) => apply::diff(file),
         RulesCommand::Export { source, admin } => export(source, admin),
         RulesCommand::Rm { id, admin } => remove(id, admin),
         RulesCommand::History { id, page, admin } => audit::rule_history(id.as_deref(), page, admin),
-        RulesCommand::Rollback { version, dry_run, admin } => audit::rollback(version, *dry_run, admin),
+        RulesCommand::Rollback(args) => audit::rollback(args),
     };
     done.err().unwrap_or(Exit::Success)
 }
@@ -217,7 +237,8 @@ fn mode(rule: &Value) -> String {
     let percent = rule["enforce_percent"].as_u64().map(|percent| format!(" {percent}%")).unwrap_or_default();
     let action = rule["on_exceed"].as_str().filter(|action| *action != "reject");
     let action = action.map(|action| format!(", {action}")).unwrap_or_default();
-    format!("{}{percent}{action}", out::text_field(rule, "mode"))
+    let ramp = rule["ramp_percent"].as_u64().map(|percent| format!(", ramp {percent}%")).unwrap_or_default();
+    format!("{}{percent}{action}{ramp}", out::text_field(rule, "mode"))
 }
 
 /// A string, or a list of strings on one line.

@@ -12,24 +12,28 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tollgate::internal::document::{Problem, Problems};
+use tollgate::internal::document::Problems;
 
 use crate::admin::{self, Admin};
-use crate::cli::bound_socket::{BoundSocket, SocketFile};
-use crate::cli::{Exit, out};
-use crate::config::{Config, Listen};
-use crate::connection::{self, AddressLimiter, ConnectionOpener, Listener, Shutdown, TrustedSenders};
+use crate::cli::{Exit, out, startup_check};
+use crate::config::{Config, Listen, shown_file};
+use crate::connection::{self, AddressLimiter, Listener, Shutdown};
 use crate::gate::{Gate, tracking};
 use crate::insight::{self, HistoryFile, Insight};
+#[cfg(feature = "otlp")]
+use crate::otlp::OtlpExporter;
 use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
-use crate::tls::ListenerTls;
 use crate::transport::grpc::{self, GrpcServer};
 use crate::transport::http::{self, AllowedCallers, CallerAccess, HttpServer};
 use crate::transport::proxy::{self, Proxy};
 use crate::transport::resp::{self, RespServer};
-use crate::{assemble, fleet_bans, log, notice, systemd, tokens::Tokens};
+use crate::{assemble, fleet, fleet_bans, log, notice, systemd, tokens::Tokens};
+
+mod listeners;
+
+use listeners::Listeners;
 
 /// How long a start waits for the bans of the central store.
 const FIRST_SYNC_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,19 +47,21 @@ pub fn run(path: &Path) -> Exit {
     };
     log::set(config.log);
     let tokens_seen = config.tokens_file.as_deref().and_then(FileStamp::of);
-    let assembled = assemble::tokens(config.tokens_file.as_deref()).and_then(|tokens| {
+    let checked = startup_check::problems(&config);
+    let tokens = checked.and_then(|()| assemble::tokens(config.tokens_file.as_deref()));
+    let assembled = tokens.and_then(|tokens| {
         let (state, lock) = assemble::state_file(&config)?;
         Ok((assemble::gate(&mut config, text, Some(&state))?, tokens, state, lock))
     });
     let (gate, tokens, state, lock) = match assembled {
         Ok(assembled) => assembled,
-        Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
+        Err(problems) => return out::problems(&problems.in_file(&shown_file(path))),
     };
     for setting in &config.without_effect {
-        tracing::warn!("{setting} has no effect in this version");
+        tracing::warn!("{setting}");
     }
     notice::log_warnings(gate.engine.policy().warnings());
-    gate.config_file.set(path.to_owned()).ok();
+    gate.config_file.set(shown_file(path).into()).ok();
     let gate = Arc::new(gate);
     let runtime = match runtime() {
         Ok(runtime) => runtime,
@@ -64,7 +70,7 @@ pub fn run(path: &Path) -> Exit {
     let _inside = runtime.enter();
     let proxy = match assemble::proxy(&gate, &config) {
         Ok(proxy) => proxy,
-        Err(problems) => return out::problems(&problems.in_file(&path.display().to_string())),
+        Err(problems) => return out::problems(&problems.in_file(&shown_file(path))),
     };
     let tokens = tokens.map(Arc::new);
     let watched = WatchedConfig {
@@ -94,10 +100,14 @@ pub struct ServeContext {
 impl ServeContext {
     /// Serves until a stop signal.
     pub fn run(self, config: &Config, runtime: &Runtime) -> Exit {
+        let file = self.watched.as_ref().map(|watched| shown_file(&watched.path));
         match serve(self, config, runtime) {
             Ok(()) => Exit::Success,
             Err(error) => match error.downcast::<Problems>() {
-                Ok(problems) => out::problems(&problems),
+                Ok(problems) => out::problems(&match file {
+                    Some(file) => problems.in_file(&file),
+                    None => problems,
+                }),
                 Err(error) => {
                     out::message(format!("error: {error:#}"));
                     Exit::Failure
@@ -139,10 +149,20 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
                 "no token has a role for the admin API (read, operate or admin): all its callers are refused"
             );
         }
+        gate.fleet.set(assemble::fleet(config)?).map_err(|_| anyhow::anyhow!("the fleet is set once"))?;
         open_central(&gate, config)?;
-        let follower = open_rules_follower(&gate, config, watched.is_some()).await?;
+        let follower = match watched {
+            Some(_) => open_rules_follower(&gate, config).await?,
+            None => None,
+        };
         let (stop, shutdown) = watch::channel(false);
         let mut servers = JoinSet::new();
+        #[cfg(feature = "otlp")]
+        let exporter = OtlpExporter::open(config.otlp.as_ref(), &gate, proxy.as_ref())?;
+        #[cfg(feature = "otlp")]
+        if let Some(exporter) = &exporter {
+            servers.spawn(Arc::clone(exporter).run(shutdown.clone()));
+        }
         let mut listeners = Listeners::new(&gate, config)?;
         let listen = &config.listen;
         let http = listeners.bind("http")?;
@@ -242,6 +262,7 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         let saving = Saved::begin(state, &gate, config)?;
         gate.is_accepting.store(true, Ordering::Release);
         servers.spawn(notice::watch(Arc::clone(&gate), shutdown.clone()));
+        servers.spawn(fleet::announce(Arc::clone(&gate), shutdown.clone()));
         servers.spawn(tracking::write_tracks(Arc::clone(&gate), shutdown.clone()));
         if let Some(watched) = watched {
             servers.spawn(reload::watch(Arc::clone(&gate), watched, hangup, shutdown));
@@ -258,6 +279,10 @@ fn serve(served: ServeContext, config: &Config, runtime: &Runtime) -> anyhow::Re
         stop.send_replace(true);
         while servers.join_next().await.is_some() {}
         tracking::flush(&gate).await;
+        #[cfg(feature = "otlp")]
+        if let Some(exporter) = exporter {
+            exporter.flush().await;
+        }
         if let Some(log) = &gate.live.load().decision_log {
             log.close();
         }
@@ -355,12 +380,8 @@ fn open_central(gate: &Gate, config: &Config) -> anyhow::Result<()> {
 
 /// Opens the configured rules database, which may become available later. A default file that does not exist and cannot
 /// be created is skipped.
-async fn open_rules_follower(
-    gate: &Gate,
-    config: &Config,
-    has_file: bool,
-) -> anyhow::Result<Option<Arc<RulesFollower>>> {
-    let Some(configured) = config.rules_db.as_ref().filter(|_| has_file) else { return Ok(None) };
+async fn open_rules_follower(gate: &Gate, config: &Config) -> anyhow::Result<Option<Arc<RulesFollower>>> {
+    let Some(configured) = config.rules_db.as_ref() else { return Ok(None) };
     let follower = Arc::new(RulesFollower::new(configured, NodeCapabilities::from_config(config)));
     let is_new = configured.file().is_some_and(|file| !file.exists());
     if is_new
@@ -374,6 +395,7 @@ async fn open_rules_follower(
     gate.rules_follower
         .set(Arc::clone(&follower))
         .map_err(|_| anyhow::anyhow!("the rules are opened once"))?;
+    follower.restore_pending_edits(gate).await;
     Ok(Some(follower))
 }
 
@@ -394,61 +416,6 @@ fn serve_proxy(
             tracing::error!("the proxy does not run: {error:#}");
         }
     });
-}
-
-/// Makes listeners of bound sockets.
-struct Listeners<'c> {
-    gate: &'c Arc<Gate>,
-    config: &'c Config,
-    tls: Vec<Arc<ListenerTls>>,
-    /// The files of Unix sockets, which end with the listeners.
-    files: Vec<SocketFile>,
-}
-
-impl<'c> Listeners<'c> {
-    fn new(gate: &'c Arc<Gate>, config: &'c Config) -> anyhow::Result<Listeners<'c>> {
-        const PROTOCOLS: [(&str, &[&[u8]]); 5] = [
-            ("http", &[b"http/1.1"]),
-            ("grpc", &[b"h2"]),
-            ("resp", &[]),
-            ("proxy", &[b"h2", b"http/1.1"]),
-            ("admin", &[b"http/1.1"]),
-        ];
-        let load = |(name, alpn)| {
-            config.listen.address(name)?;
-            let files = config.starts.tls(name)?.clone();
-            let loaded = ListenerTls::load(name, files, alpn).map(Arc::new);
-            Some(loaded.map_err(|error| Problem::new(None, &format!("tls.{name}"), format!("{error:#}"))))
-        };
-        let loaded: Result<Vec<_>, Problem> = PROTOCOLS.into_iter().filter_map(load).collect();
-        let tls = loaded.map_err(Problems::from)?;
-        gate.tls.set(tls.clone()).map_err(|_| anyhow::anyhow!("certificates are loaded once"))?;
-        Ok(Listeners { gate, config, tls, files: Vec::new() })
-    }
-
-    fn bind(&self, name: &'static str) -> anyhow::Result<Option<BoundSocket>> {
-        let listen = &self.config.listen;
-        BoundSocket::at(name, listen.address(name), listen.unix_mode)
-    }
-
-    fn listen(&mut self, bound: BoundSocket) -> anyhow::Result<Listener> {
-        let name = bound.name;
-        let (socket, file) = bound.listen()?;
-        self.files.extend(file);
-        let tls = self.tls.iter().find(|tls| tls.listener == name).cloned();
-        let gate = Arc::clone(self.gate);
-        let is_trusted: TrustedSenders = Box::new(move |ip| gate.live.load().trusted.contains(ip));
-        let trusted_senders = Some(is_trusted).filter(|_| self.config.starts.has_proxy_protocol(name));
-        let opener = Arc::new(ConnectionOpener::new(name, tls, trusted_senders));
-        Ok(Listener { socket, opener, gauge: self.gate.connections.gauge(name) })
-    }
-
-    /// The limiter of a listener's connections per client address.
-    fn per_address(&self, listener: &'static str) -> Arc<AddressLimiter> {
-        let gate = Arc::clone(self.gate);
-        let is_trusted = move |ip| gate.live.load().trusted.contains(ip);
-        AddressLimiter::new(listener, self.config.listen.per_address, is_trusted)
-    }
 }
 
 pub async fn serve_http(

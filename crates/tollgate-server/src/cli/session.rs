@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
@@ -16,6 +17,14 @@ use crate::client::{self, ClientError, ClientRequest, ClientResponse, ServerClie
 /// connection while it is being sent, its response may be lost.
 const PREFLIGHT_BYTES: usize = 1 << 20;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How a pause has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Pause {
+    Over,
+    /// The user has pressed Ctrl-C.
+    Interrupted,
+}
 
 pub struct Session {
     runtime: Runtime,
@@ -36,8 +45,23 @@ impl Session {
         check_status(answered)
     }
 
+    pub fn pause(&mut self, duration: Duration) -> Pause {
+        self.runtime.block_on(async {
+            tokio::select! {
+                () = tokio::time::sleep(duration) => Pause::Over,
+                _ = tokio::signal::ctrl_c() => Pause::Interrupted,
+            }
+        })
+    }
+
     pub fn get(&mut self, path: &str) -> Result<Value, Exit> {
         self.call(Method::GET, path, None).map(|answered| answered.body)
+    }
+
+    /// A call that may take long: it fails only if the server does not answer `/healthz` either.
+    pub fn call_long(&mut self, path: &str) -> Result<ClientResponse, Exit> {
+        let request = ClientRequest::new(Method::POST, path).long_running("application/json", Bytes::new());
+        check_status(self.runtime.block_on(self.client.fetch_json(request)))
     }
 
     /// Uploads a long text, with a progress bar if that takes a while. Problems are printed with their lines.

@@ -14,13 +14,13 @@ pub struct StatusArgs {
 }
 
 pub fn run(args: &StatusArgs) -> Exit {
-    let asked = client::block_on(async {
+    let fetched = client::block_on(async {
         let server = ServerClient::with_token(&args.admin.admin)?;
         let ready = server.fetch_json(ClientRequest::new(Method::GET, "/readyz")).await?;
         let health = server.fetch_json(ClientRequest::new(Method::GET, "/healthz")).await?;
         Ok((ready.body, health.body))
     });
-    let (ready, health) = match asked {
+    let (ready, health) = match fetched {
         Ok(answers) => answers,
         Err(error) => return out::failed(&error),
     };

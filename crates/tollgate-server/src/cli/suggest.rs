@@ -1,37 +1,37 @@
-//! `tollgate suggest`: the limits that an access log suggests, and the clients that each would catch.
+//! `tollgate suggest`: the limits that an access log or the live requests suggest, and the clients that each would catch.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::{Value, json};
-use tollgate::internal::PolicySnapshot;
-use tollgate::internal::http::FieldSelection;
-use tollgate::internal::identity::{Attribute, Key};
-use tollgate::internal::limit::Rate;
-use tollgate::internal::time::{Period, calendar, format_duration};
+use serde::Deserialize;
+use serde_json::json;
+use tollgate::internal::time::{Period, calendar};
 
-use crate::cli::access_log::{AccessLog, AccessLogFormat, AccessLogSummary};
-use crate::cli::table::TextTable;
-use crate::cli::{Exit, out};
+use crate::cli::access_log::{AccessLog, AccessLogFormat};
+use crate::cli::session::Session;
+use crate::cli::{AdminArgs, Exit, out};
+use crate::client::percent_encode;
 
 mod client_peaks;
+mod peak_counter;
+mod report;
 
-use client_peaks::{ClientPeaks, PeakReport};
-
-/// The shares of clients that are to be spared, in tenths of a percent.
-const SPARED: [u32; 3] = [990, 995, 999];
-/// Clients that are listed for each limit.
-const LISTED: usize = 10;
+pub use peak_counter::{PeakCounter, PeakQuery, PeakQueryError, parse_window};
+pub use report::SuggestReport;
 
 #[derive(Args)]
 pub struct SuggestArgs {
     /// The access log; `-` reads it from stdin
-    log: PathBuf,
+    #[arg(required_unless_present = "live")]
+    log: Option<PathBuf>,
+    /// The latest requests of a running server instead of a log
+    #[arg(long, conflicts_with_all = ["log", "format"])]
+    live: bool,
     /// What identifies a client: ip, user, api_key, header:NAME …; several are counted together
     #[arg(long, value_name = "KEY", default_value = "ip", value_delimiter = ',')]
     by: Vec<String>,
     /// The period of the limit, such as 1s, 1m or 1h
-    #[arg(long, value_name = "PERIOD", default_value = "1m", value_parser = window)]
+    #[arg(long, value_name = "PERIOD", default_value = "1m", value_parser = parse_window)]
     window: Period,
     /// Only requests that match, as in a rule: [METHOD ]PATH
     #[arg(long = "match", value_name = "PATTERN")]
@@ -39,161 +39,81 @@ pub struct SuggestArgs {
     /// The format of the log, if it is not recognised
     #[arg(long, value_name = "FORMAT")]
     format: Option<AccessLogFormat>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
-
-fn window(text: &str) -> Result<Period, String> {
-    let rate: Rate =
-        format!("1/{text}").parse().map_err(|_| "expected a period such as 1s, 1m or 1h".to_owned())?;
-    Ok(rate.period())
+    #[command(flatten)]
+    admin: AdminArgs,
 }
 
 pub fn run(args: &SuggestArgs) -> Exit {
-    suggest(args).err().unwrap_or(Exit::Success)
+    let suggested = match &args.log {
+        Some(log) if !args.live => of_log(args, log),
+        _ => of_live_requests(args),
+    };
+    suggested.err().unwrap_or(Exit::Success)
 }
 
-fn suggest(args: &SuggestArgs) -> Result<(), Exit> {
+fn of_log(args: &SuggestArgs, log: &std::path::Path) -> Result<(), Exit> {
     let usage = |message: String| {
         out::message(format!("error: {message}"));
         Exit::Usage
     };
-    let parse = |name: &String| Attribute::parse(name).map_err(|why| usage(format!("--by {name}: {why}")));
-    let by = args.by.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-    // One rule, so that requests match and identities are read as in the server.
-    let rule = json!({ "id": "suggested", "match": args.pattern, "key": args.by, "limit": "1/s" });
-    let policy = PolicySnapshot::from_yaml(&json!({ "rules": [rule] }).to_string()).map_err(|problems| {
-        usage(problems.iter().map(|problem| problem.message().to_owned()).collect::<Vec<_>>().join("; "))
+    let query = PeakQuery { by: args.by.clone(), window: args.window, pattern: args.pattern.clone() };
+    let mut counter = PeakCounter::new(query).map_err(|wrong| match wrong {
+        PeakQueryError::By { .. } => usage(format!("--{wrong}")),
+        PeakQueryError::Pattern(_) => usage(wrong.to_string()),
     })?;
-    let fields = FieldSelection::of_policy(&policy, &[]);
-    let mut peaks = ClientPeaks::new(args.window);
-    let mut without_key = 0;
-    let mut log = AccessLog::open(&args.log, args.format)?;
+    let mut log = AccessLog::open(log, args.format)?;
     let summary = log.read(|record, at| {
-        let hit = record.hit(&fields);
-        if policy.matching(&hit).len() == 0 {
-            return;
-        }
-        match key_text(&policy, &hit, &by) {
-            Some(key) => peaks.add(&key, at),
-            None => without_key += 1,
-        }
+        let hit = record.hit(counter.fields());
+        counter.add(&hit, at);
     })?;
     summary.print_notes(&log.name);
+    let without_key = counter.without_key;
     if without_key > 0 {
         let count = out::pluralize(without_key, "request");
         out::message(format!("note: {count} without {} left out", args.by.join("+")));
     }
-    let suggestion =
-        Suggestion { log: &log.name, by: args.by.join("+"), window: args.window, report: peaks.report() };
-    match args.json {
-        true => out::pretty(&suggestion.json(&summary)),
-        false => suggestion.print(&summary),
+    let report = counter.report(1, str::to_owned);
+    if args.admin.json {
+        let mut body = json!(report);
+        body["unreadable"] = summary.unreadable.into();
+        out::pretty(&body);
+        return Ok(());
     }
+    let between = summary.first.map(|first| (calendar::rfc3339(first), calendar::rfc3339(summary.last)));
+    report.print(&log.name, between);
     Ok(())
 }
 
-fn key_text(policy: &PolicySnapshot, hit: &tollgate::Hit<'_>, by: &[Attribute]) -> Option<String> {
-    let part = |attribute: &Attribute| Some((attribute.clone(), policy.value(hit, attribute)?.into_owned()));
-    Key::new(by.iter().map(part).collect::<Option<Vec<_>>>()?).ok().map(|key| key.to_string())
+/// What `/v1/suggest` adds to a report.
+#[derive(Deserialize)]
+struct LiveSuggestion {
+    #[serde(flatten)]
+    report: SuggestReport,
+    from: Option<u64>,
+    to: Option<u64>,
+    notes: Vec<String>,
 }
 
-struct Suggestion<'s> {
-    log: &'s str,
-    by: String,
-    window: Period,
-    report: PeakReport,
-}
-
-impl Suggestion<'_> {
-    fn rate(&self, count: u32) -> String {
-        Rate::new(u64::from(count), self.window).map_or_else(|_| count.to_string(), |rate| rate.to_string())
+fn of_live_requests(args: &SuggestArgs) -> Result<(), Exit> {
+    let mut path = format!(
+        "/v1/suggest?by={}&window={}",
+        percent_encode(&args.by.join(",")),
+        percent_encode(&args.window.to_string())
+    );
+    if let Some(pattern) = &args.pattern {
+        path += &format!("&match={}", percent_encode(pattern));
     }
-
-    fn print(&self, summary: &AccessLogSummary) {
-        let report = &self.report;
-        let between = summary.first.map_or_else(String::new, |first| {
-            format!(", {} to {}", calendar::rfc3339(first), calendar::rfc3339(summary.last))
-        });
-        out::line(format!(
-            "{}: {} of {} by {}{between}",
-            self.log,
-            out::pluralize(report.requests(), "request"),
-            out::pluralize(report.clients(), "client"),
-            self.by
-        ));
-        if report.clients() == 0 {
-            return;
-        }
-        let mut table = TextTable::new(&["LIMIT", "SPARES", "CLIENTS CAUGHT", "THEIR REQUESTS"]);
-        let rows: Vec<_> = SPARED
-            .iter()
-            .map(|share| {
-                let limit = report.limit_for(*share);
-                let caught = report.above(limit);
-                let requests: u64 = caught.iter().map(|client| client.requests).sum();
-                vec![
-                    self.rate(limit),
-                    format!("{} % of clients", f64::from(*share) / 10.0),
-                    caught.len().to_string(),
-                    requests.to_string(),
-                ]
-            })
-            .collect();
-        table.lines(&rows).iter().for_each(out::line);
-        let caught = report.above(report.limit_for(SPARED[0]));
-        if !caught.is_empty() {
-            out::line(format!("\nabove {}, most first:", self.rate(report.limit_for(SPARED[0]))));
-            let row = |client: &client_peaks::ClientPeak| {
-                vec![client.key.to_string(), client.peak.to_string(), client.requests.to_string()]
-            };
-            let rows: Vec<_> = caught.iter().take(LISTED).map(row).collect();
-            TextTable::new(&["KEY", "PEAK", "REQUESTS"]).lines(&rows).iter().for_each(out::line);
-        }
-        out::message(format!("note: {}", self.precision()));
+    let body = Session::open(&args.admin)?.get(&path)?;
+    if args.admin.json {
+        out::pretty(&body);
+        return Ok(());
     }
-
-    /// What the numbers mean, and how exact they are.
-    fn precision(&self) -> String {
-        let step = format_duration(self.report.step);
-        let sample = match self.report.sampled_one_in {
-            1 => String::new(),
-            one_in => format!("; only one client in {one_in} is counted, there are too many"),
-        };
-        format!(
-            "a peak is the most requests of a client within one period, which may be longer by up to {step} \
-             where times are finer than that{sample}"
-        )
-    }
-
-    fn json(&self, summary: &AccessLogSummary) -> Value {
-        let report = &self.report;
-        let one = |share: &u32| {
-            let limit = report.limit_for(*share);
-            let caught = report.above(limit);
-            let worst: Vec<_> = caught
-                .iter()
-                .take(LISTED)
-                .map(|client| json!({ "key": client.key, "peak": client.peak, "requests": client.requests }))
-                .collect();
-            json!({
-                "limit": self.rate(limit),
-                "spares_percent": f64::from(*share) / 10.0,
-                "clients": caught.len(),
-                "requests": caught.iter().map(|client| client.requests).sum::<u64>(),
-                "worst": worst,
-            })
-        };
-        let limits: Vec<_> = SPARED.iter().filter(|_| report.clients() > 0).map(one).collect();
-        json!({
-            "by": self.by,
-            "requests": report.requests(),
-            "clients": report.clients(),
-            "unreadable": summary.unreadable,
-            "sampled_one_in": report.sampled_one_in,
-            "step_ms": report.step.as_millis() as u64,
-            "limits": limits,
-        })
-    }
+    let live: LiveSuggestion = serde_json::from_value(body).map_err(|error| {
+        out::message(format!("error: unexpected response from {}: {error}", args.admin.admin));
+        Exit::Failure
+    })?;
+    let time = |secs: u64| calendar::rfc3339(tollgate::Time::from_secs(secs));
+    live.report.print("live requests", live.from.zip(live.to).map(|(from, to)| (time(from), time(to))));
+    live.notes.iter().for_each(|note| out::message(format!("note: {note}")));
+    Ok(())
 }

@@ -65,7 +65,7 @@ async fn once(server: &ServerClient, args: &TopArgs) -> Exit {
     Exit::Success
 }
 
-/// Renews the view until a signal. A server that does not answer is shown, and asked again.
+/// Renews the view until a signal. An unreachable server is shown, and polled again.
 async fn live(server: &ServerClient, args: &TopArgs) -> Exit {
     let (Ok(mut interrupt), Ok(mut terminate)) =
         (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))

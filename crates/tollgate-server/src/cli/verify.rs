@@ -13,11 +13,12 @@ use tollgate::internal::time::calendar::rfc3339;
 
 use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};
+use crate::config::{is_stdin, shown_file};
 
 mod definition;
 mod ledger;
 
-use ledger::{Ledger, Violation};
+use ledger::{Ledger, Unchecked, Violation};
 
 /// Violations that are listed.
 const LISTED: usize = 10;
@@ -44,27 +45,25 @@ pub fn run(args: &VerifyArgs) -> Exit {
     let mut ledger = Ledger::default();
     let mut first_lines = Vec::new();
     for path in &args.logs {
-        first_lines.push((ledger.lines, path.display().to_string()));
-        let progress = Progress::start(format!("reading {}", path.display()), None);
+        let name = shown_file(path);
+        let progress = Progress::start(format!("reading {name}"), None);
+        first_lines.push((ledger.lines, name.clone()));
         let read = open(path).and_then(|log| ledger.read(&policy, log));
         drop(progress);
         if let Err(error) = read {
-            out::message(format!("error: {}: {error}", path.display()));
+            out::message(format!("error: {name}: {error}"));
             return Exit::Usage;
         }
     }
-    if ledger.charges == 0 && ledger.without_charges > 0 {
-        out::message("error: the log does not state what was charged: write it with `sample: all`");
-        return Exit::Usage;
-    }
     let violations = ledger.violations();
-    let report = Report { ledger: &ledger, violations: &violations, first_lines: &first_lines };
+    let config = shown_file(&args.config);
+    let report = Report { ledger: &ledger, violations: &violations, config, first_lines: &first_lines };
     if args.json {
         out::pretty(&report.json())
     } else {
         report.print()
     }
-    if violations.is_empty() { Exit::Success } else { Exit::Failure }
+    if violations.is_empty() && report.unproven().is_empty() { Exit::Success } else { Exit::Failure }
 }
 
 fn policy(file: &Path) -> Result<PolicySnapshot, Problems> {
@@ -77,7 +76,7 @@ fn policy(file: &Path) -> Result<PolicySnapshot, Problems> {
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
-    Ok(match path == Path::new("-") {
+    Ok(match is_stdin(path) {
         true => Box::new(io::stdin().lock()),
         false => Box::new(BufReader::new(File::open(path)?)),
     })
@@ -86,6 +85,8 @@ fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
 struct Report<'r> {
     ledger: &'r Ledger,
     violations: &'r [Violation],
+    /// The name of the configuration.
+    config: String,
     /// Lines before each log, and its name.
     first_lines: &'r [(u64, String)],
 }
@@ -113,14 +114,12 @@ impl Report<'_> {
         }
         for (rule, limit, charges, why) in self.ledger.unchecked() {
             let charges = out::pluralize(charges, "charge");
+            let why = why.why();
             out::message(out::escape_control(&format!(
                 "note: rule {rule} {limit}, {charges}, not checked: {why}"
             )));
         }
-        if self.ledger.without_charges > 0 {
-            let count = out::pluralize(self.ledger.without_charges, "admitted request");
-            out::message(format!("note: {count} without charges in the log"));
-        }
+        let unproven = self.unproven();
         let (limits, keys) = self.ledger.checked();
         out::line(format!(
             "{}, {} of {} under {}: {}",
@@ -129,10 +128,41 @@ impl Report<'_> {
             out::pluralize(keys as u64, "key"),
             out::pluralize(limits as u64, "limit"),
             match self.violations.len() {
-                0 => "no limit was exceeded".to_owned(),
+                0 if unproven.is_empty() => "no limit was exceeded".to_owned(),
+                0 => "it is not proven that no limit was exceeded".to_owned(),
                 count => format!("exceeded for {}", out::pluralize(count as u64, "key")),
             }
         ));
+        unproven.iter().for_each(|why| out::line(out::escape_control(&format!("not proven: {why}"))));
+    }
+
+    /// What the log and the configuration leave open.
+    fn unproven(&self) -> Vec<String> {
+        let Ledger { without_charges, first_without_charges, uncounted, .. } = *self.ledger;
+        let mut open = Vec::new();
+        if let Some(first) = first_without_charges {
+            let (log, line) = self.place(first);
+            open.push(format!(
+                "{} without charges in the log, the first at {log}:{line}: the log was altered, not written with \
+                 `sample: all`, or written while nodes had shares of a limit",
+                out::pluralize(without_charges, "admitted request")
+            ));
+        }
+        if uncounted > 0 {
+            let count = out::pluralize(uncounted, "request");
+            open.push(format!(
+                "{count} admitted although the counter could not be read (on_store_error: open)"
+            ));
+        }
+        let foreign = self.ledger.of_another_configuration();
+        if foreign > 0 {
+            let count = out::pluralize(foreign, "charge");
+            open.push(format!("{count} under limits that {} does not have", self.config));
+        }
+        if self.ledger.has_only_denials() {
+            open.push("the log has only denials: write it with `sample: all`".to_owned());
+        }
+        open
     }
 
     fn json(&self) -> Value {
@@ -149,12 +179,13 @@ impl Report<'_> {
                 "why": violation.excess.why,
             })
         };
-        let unchecked = |(rule, limit, charges, why): (&str, &str, u64, &str)| json!({ "rule": rule, "limit": limit, "charges": charges, "why": why });
+        let unchecked = |(rule, limit, charges, why): (&str, &str, u64, Unchecked)| json!({ "rule": rule, "limit": limit, "charges": charges, "why": why.why() });
         let (limits, keys) = self.ledger.checked();
         json!({
             "decisions": self.ledger.decisions,
             "charges": self.ledger.charges,
             "without_charges": self.ledger.without_charges,
+            "unproven": self.unproven(),
             "limits": limits,
             "keys": keys,
             "violations": self.violations.iter().map(violation).collect::<Value>(),

@@ -1,6 +1,7 @@
 //! The address of a server, and the connector for its scheme.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use hyper::Uri;
@@ -12,13 +13,14 @@ use crate::client::ClientError;
 
 /// `http://HOST[:PORT][/PATH]` or `https://…`, without a final slash.
 #[derive(Clone, Debug)]
-pub(super) struct BaseUrl {
+pub struct BaseUrl {
     text: String,
     is_https: bool,
+    is_loopback: bool,
 }
 
 impl BaseUrl {
-    pub(super) fn parse(text: &str) -> Result<BaseUrl, ClientError> {
+    pub fn parse(text: &str) -> Result<BaseUrl, ClientError> {
         let bad = |why: &str| ClientError::Address { url: text.to_owned(), why: why.to_owned() };
         let uri: Uri = text.parse().map_err(|_| bad("not a valid URL"))?;
         let is_https = match uri.scheme_str() {
@@ -34,11 +36,17 @@ impl BaseUrl {
         if uri.query().is_some() {
             return Err(bad("it has a query"));
         }
-        Ok(BaseUrl { text: text.trim_end_matches('/').to_owned(), is_https })
+        let is_loopback = is_loopback(authority.host());
+        Ok(BaseUrl { text: text.trim_end_matches('/').to_owned(), is_https, is_loopback })
+    }
+
+    /// Whether nothing that is sent to it can be read on the way.
+    pub fn is_confidential(&self) -> bool {
+        self.is_https || self.is_loopback
     }
 
     /// The address of `path`, which begins with a slash.
-    pub(super) fn join(&self, path: &str) -> String {
+    pub fn join(&self, path: &str) -> String {
         format!("{}{path}", self.text)
     }
 
@@ -46,22 +54,29 @@ impl BaseUrl {
     /// for `https`.
     pub(super) fn connector(&self, timeout: Duration) -> Result<HttpsConnector<HttpConnector>, ClientError> {
         let roots = if self.is_https { system_roots()? } else { RootCertStore::empty() };
-        let mut http = HttpConnector::new();
-        http.set_connect_timeout(Some(timeout));
-        http.set_nodelay(true);
-        http.enforce_http(false);
-        let provider = rustls::crypto::ring::default_provider();
-        let tls = ClientConfig::builder_with_provider(provider.into())
-            .with_safe_default_protocol_versions()
-            .expect("the provider supports the default versions")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http))
+        Ok(connector(roots, timeout))
     }
+}
+
+/// A connector that verifies certificates by these roots.
+pub fn connector(roots: RootCertStore, timeout: Duration) -> HttpsConnector<HttpConnector> {
+    let mut http = HttpConnector::new();
+    http.set_connect_timeout(Some(timeout));
+    http.set_nodelay(true);
+    http.enforce_http(false);
+    let provider = rustls::crypto::ring::default_provider();
+    let tls = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .expect("the provider supports the default versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(http)
+}
+
+/// A name other than `localhost` may be resolved to any address.
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl fmt::Display for BaseUrl {
@@ -70,7 +85,7 @@ impl fmt::Display for BaseUrl {
     }
 }
 
-fn system_roots() -> Result<RootCertStore, ClientError> {
+pub fn system_roots() -> Result<RootCertStore, ClientError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(found.certs);

@@ -3,6 +3,7 @@
 
 use std::env::{self, VarError};
 use std::fs;
+use std::path::Path;
 
 use hyper::header::HeaderValue;
 
@@ -19,9 +20,14 @@ pub fn authorization() -> Result<Option<HeaderValue>, ClientError> {
         Err(VarError::NotPresent) => {}
     }
     let Some(path) = env::var_os(TOKEN_FILE) else { return Ok(None) };
-    let place = format!("{TOKEN_FILE}: {}", path.to_string_lossy());
-    let text = fs::read_to_string(&path).map_err(|error| unusable(&place, &error.to_string()))?;
-    bearer(text.trim(), &place).map(Some)
+    file_authorization(TOKEN_FILE, path.as_ref()).map(Some)
+}
+
+/// The value of the `Authorization` header with the token of a file that `setting` names.
+pub fn file_authorization(setting: &str, path: &Path) -> Result<HeaderValue, ClientError> {
+    let place = format!("{setting}: {}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| unusable(&place, &error.to_string()))?;
+    bearer(text.trim(), &place)
 }
 
 /// Errors never contain the token, even if it is invalid.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tollgate::internal::document::MapReader;
 
-use crate::config::ProxyConfig;
+use crate::config::{IdleSetting, LISTENERS, ProxyConfig};
 use crate::connection::{DEFAULT_MAX_PER_ADDRESS, MAX_CONNECTIONS};
 
 /// `None` where a listener is disabled.
@@ -107,11 +107,29 @@ impl Listen {
         address.as_ref()
     }
 
+    /// The listeners that are not disabled.
+    pub fn addresses(&self) -> impl Iterator<Item = (&'static str, &ListenAddress)> {
+        LISTENERS.into_iter().filter_map(|name| Some((name, self.address(name)?)))
+    }
+
+    /// The settings, by name, and whether they differ.
+    pub fn differences(&self, other: &Listen) -> [(&'static str, bool); 7] {
+        [
+            ("listen.http", self.http != other.http),
+            ("listen.grpc", self.grpc != other.grpc),
+            ("listen.resp", self.resp != other.resp),
+            ("listen.proxy", self.proxy != other.proxy),
+            ("listen.admin", self.admin != other.admin),
+            ("listen.per_address", self.per_address != other.per_address),
+            ("listen.unix_mode", self.unix_mode != other.unix_mode),
+        ]
+    }
+
     pub(super) fn read(
         map: &mut MapReader<'_, '_>,
         folder: &Path,
         proxy: Option<&ProxyConfig>,
-        idle: &mut Vec<String>,
+        idle: &mut Vec<IdleSetting>,
     ) -> Listen {
         let defaults = Listen::default();
         let defaults = Listen { proxy: defaults.proxy.filter(|_| proxy.is_some()), ..defaults };
@@ -126,7 +144,7 @@ impl Listen {
         let is_idle = configured.is_some() && proxy.is_none();
         let proxy = configured.filter(|_| proxy.is_some());
         if is_idle {
-            idle.push("listen.proxy without upstreams".to_owned());
+            idle.push(IdleSetting::new("listen.proxy", "upstreams"));
         }
         let bound = [("http", &http), ("grpc", &grpc), ("resp", &resp), ("admin", &admin), ("proxy", &proxy)];
         for (n, (name, first)) in bound.iter().enumerate() {

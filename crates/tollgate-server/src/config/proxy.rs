@@ -330,6 +330,19 @@ impl UpstreamAddress {
         }
     }
 
+    /// The scheme of URLs at it.
+    pub const fn scheme(&self) -> &'static str {
+        match self.protocol {
+            UpstreamProtocol::Http1 | UpstreamProtocol::Http2 => "http",
+            UpstreamProtocol::Tls => "https",
+        }
+    }
+
+    /// The URL of its root, without a slash at the end.
+    pub fn origin(&self) -> String {
+        format!("{}://{}", self.scheme(), self.host())
+    }
+
     /// The `Host` of requests to it: without a port that the scheme implies.
     pub fn host(&self) -> &str {
         match self.authority.port_u16() {

@@ -14,6 +14,9 @@ const SQLITE: &str = "sqlite:";
 /// The local copy of a database on another machine, in `state_dir`.
 const COPY: &str = "tollgate-rules-copy.db";
 
+/// Bans and the panic switch that wait for the database, in `state_dir`.
+const PENDING_EDITS: &str = "tollgate-pending-edits.ndjson";
+
 const LEAST_KEEP: Duration = Duration::from_secs(3_600);
 
 /// How long entries of the log of changes are kept.
@@ -56,6 +59,8 @@ pub struct RulesDbConfig {
     pub on_error: OnRulesError,
     /// The path of the local copy, if the database is not a file itself.
     pub copy: Option<PathBuf>,
+    /// The file of edits that wait for the database.
+    pub pending_edits: PathBuf,
     pub audit: AuditConfig,
 }
 
@@ -86,6 +91,7 @@ impl RulesDbConfig {
                 is_explicit: false,
                 on_error,
                 copy: None,
+                pending_edits: state.join(PENDING_EDITS),
                 audit,
             });
         };
@@ -104,6 +110,7 @@ impl RulesDbConfig {
             is_explicit: true,
             on_error,
             copy: None,
+            pending_edits: state.join(PENDING_EDITS),
             audit,
         };
         if config.file().is_none() {

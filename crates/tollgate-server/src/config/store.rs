@@ -9,6 +9,8 @@ use tollgate::internal::store::DeniedHits;
 use tollgate::internal::time::parse_duration;
 use tollgate_stores::counters::central::CentralAddress;
 
+use crate::config::IdleSetting;
+
 /// A store on servers, shared by several nodes.
 #[derive(Clone)]
 pub struct StoreConfig {
@@ -80,7 +82,7 @@ impl StoreConfig {
         map: &mut MapReader<'_, '_>,
         folder: &Path,
         rules: &[Rule],
-        idle: &mut Vec<String>,
+        idle: &mut Vec<IdleSetting>,
     ) -> Option<StoreConfig> {
         let deadline = deadline(map);
         let shown = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or(KeyVisibility::Public);
@@ -95,9 +97,8 @@ impl StoreConfig {
                 "store_deadline",
                 "nodes",
             ];
-            idle.extend(
-                settings.iter().filter(|name| map.optional(name).is_some()).map(|name| (*name).to_owned()),
-            );
+            let found = settings.iter().filter(|name| map.optional(name).is_some());
+            idle.extend(found.map(|name| IdleSetting::new(*name, "counters on a server")));
             return None;
         };
         let text = node.as_str().unwrap_or_default();
@@ -106,7 +107,7 @@ impl StoreConfig {
         let refusals = rules.iter().filter_map(|rule| unsupported_reason(&address, rule));
         refusals.for_each(|why| map.reject("counters", node, why));
         if shown == KeyVisibility::All && secret_file.is_some() {
-            idle.push("store_secret_file with store_keys: plain".to_owned());
+            idle.push(IdleSetting::new("store_secret_file", "store_keys: sensitive or hashed"));
         }
         let keys = StoreKeys { visibility: shown, secret_file };
         let deadline = deadline.unwrap_or_else(|| address.default_deadline());

@@ -80,8 +80,16 @@ impl ConnectionStarts {
         self.tls.iter().find(|(name, _)| *name == listener).map(|(_, files)| files)
     }
 
-    pub fn has_other_tls(&self, other: &ConnectionStarts) -> bool {
-        self.tls != other.tls
+    /// The certificates of listeners, by the name of the setting, and whether they differ.
+    pub fn tls_differences(&self, other: &ConnectionStarts) -> [(&'static str, bool); 5] {
+        [
+            ("tls.http", "http"),
+            ("tls.grpc", "grpc"),
+            ("tls.resp", "resp"),
+            ("tls.proxy", "proxy"),
+            ("tls.admin", "admin"),
+        ]
+        .map(|(setting, listener)| (setting, self.tls(listener) != other.tls(listener)))
     }
 
     pub fn has_other_proxy_protocol(&self, other: &ConnectionStarts) -> bool {

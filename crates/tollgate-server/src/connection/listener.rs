@@ -33,6 +33,21 @@ impl From<TcpListener> for Listener {
     }
 }
 
+impl Listener {
+    /// Its address for an HTTP client, such as `https://127.0.0.1:8443`, or `unix:` and a path.
+    pub fn url(&self) -> Option<String> {
+        match &self.socket {
+            ListenSocket::Tcp(socket) => {
+                let scheme = if self.opener.tls.is_some() { "https" } else { "http" };
+                Some(format!("{scheme}://{}", socket.local_addr().ok()?))
+            }
+            ListenSocket::Unix(socket) => {
+                Some(format!("unix:{}", socket.local_addr().ok()?.as_pathname()?.display()))
+            }
+        }
+    }
+}
+
 /// The addresses whose PROXY headers are read.
 pub type TrustedSenders = Box<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
@@ -110,7 +125,12 @@ impl ConnectionOpener {
             return None;
         }
         match proxy_header::read(stream).await {
-            Ok(client) => Some(client.unwrap_or(peer)),
+            // The client's address has its share of the connections; the load balancer has no bound.
+            Ok(Some(client)) => {
+                let has_slot = stream.permits.as_mut().is_none_or(|permits| permits.count_for(client.ip()));
+                has_slot.then_some(client)
+            }
+            Ok(None) => Some(peer),
             Err(error) => {
                 self.refuse(peer, format_args!("{error}"));
                 None
@@ -123,5 +143,57 @@ impl ConnectionOpener {
         self.refusals.warn("refused connections", || {
             tracing::warn!(listener = self.listener, %peer, "a connection was refused: {why}");
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixStream;
+    use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    /// A connection that begins with a PROXY header, and the sender of its shutdown.
+    fn connect() -> (UnixStream, JoinHandle<bool>, watch::Sender<bool>) {
+        let (client, server) = UnixStream::pair().expect("a pair of sockets");
+        let (stop, shutdown) = watch::channel(false);
+        let opener = ConnectionOpener::new("http", None, Some(Box::new(|_| true)));
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let opened =
+            async move { opener.open(PlainSocket::from_unix(server), peer, &shutdown).await.is_some() };
+        (client, tokio::spawn(opened), stop)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_header_that_stalls_or_trickles_is_refused_within_the_timeout() {
+        let whole = b"PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n";
+        let second = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x07\xff";
+        for (header, start) in [(&whole[..], 0), (whole, 5), (whole, 20), (second, 16)] {
+            let (mut client, opened, _stop) = connect();
+            let begun = Instant::now();
+            client.write_all(&header[..start]).await.expect("sent");
+            for byte in header[start..].iter().chain([b'1'; 20].iter()).take(20) {
+                sleep(Duration::from_millis(900)).await;
+                if client.write_all(&[*byte]).await.is_err() {
+                    break;
+                }
+            }
+            assert!(!opened.await.expect("no panic"), "{start} bytes at once");
+            assert!(begun.elapsed() <= HANDSHAKE_TIMEOUT + Duration::from_secs(1), "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_header_that_is_awaited_does_not_delay_a_stop() {
+        let (mut client, opened, stop) = connect();
+        client.write_all(b"PROXY TCP4").await.expect("sent");
+        sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        stop.send_replace(true);
+        assert!(!opened.await.expect("no panic"));
+        assert_eq!(start.elapsed().as_millis(), 0);
     }
 }

@@ -28,11 +28,19 @@ let declined = false;
 /** @type {Set<() => void>} */
 const heardListeners = new Set();
 /** @type {Set<() => void>} */
+const lostListeners = new Set();
+/** @type {Set<() => void>} */
 const tokenListeners = new Set();
 
-/** Called after each answer of the node. @param {() => void} listener */
+/** Called after each answer of the node. @param {() => void} listener @returns {() => void} ends it */
 export function onHeard(listener) {
   heardListeners.add(listener);
+  return () => void heardListeners.delete(listener);
+}
+
+/** Called when the node does not answer a call. @param {() => void} listener */
+export function onLost(listener) {
+  lostListeners.add(listener);
 }
 
 /** Called after the token has changed. @param {() => void} listener @returns {() => void} ends it */
@@ -53,6 +61,9 @@ export function forgetToken() {
   tokenListeners.forEach((listener) => listener());
 }
 
+/** The address of a call: relative to the page, which may be behind a path prefix. @param {string} path */
+export const endpoint = (path) => new URL(path.replace(/^\//, ""), document.baseURI).href;
+
 /** @param {Record<string, string>} [more] @returns {Record<string, string>} */
 export function headers(more) {
   return token ? { ...more, authorization: `Bearer ${token}` } : { ...more };
@@ -60,14 +71,15 @@ export function headers(more) {
 
 /**
  * Asks for a token, once for all calls that need one. False if the user gave none, or has declined before.
- * @param {string} why
+ * @param {string} refusal why the node refused the call
  */
-export async function requireToken(why) {
-  return declined ? false : signIn(why);
+export async function requireToken(refusal) {
+  // Without a token there is nothing to say beside that one is needed.
+  return declined ? false : signIn(token === null ? null : refusal);
 }
 
-/** Asks for a token because the user wants to sign in. @param {string} why @returns {Promise<boolean>} */
-export function signIn(why) {
+/** Asks for a token. @param {string | null} why the last one was refused @returns {Promise<boolean>} */
+export function signIn(why = null) {
   asking ??= askToken(why).then((given) => {
     asking = null;
     declined = given === null;
@@ -119,7 +131,7 @@ async function send(method, path, options) {
   if (body !== undefined) sent["content-type"] = isText ? (options.type ?? "application/yaml") : "application/json";
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   try {
-    return await fetch(path, {
+    return await fetch(endpoint(path), {
       method,
       headers: sent,
       body: body === undefined ? undefined : isText ? body : JSON.stringify(body),
@@ -130,6 +142,7 @@ async function send(method, path, options) {
     });
   } catch (error) {
     if (signal?.aborted) throw error;
+    lostListeners.forEach((listener) => listener());
     throw new Problem(0, null);
   }
 }

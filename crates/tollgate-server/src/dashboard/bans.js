@@ -2,6 +2,7 @@
 
 import { button, h, replace } from "./dom.js";
 import { call, pages } from "./api.js";
+import { adminCommand } from "./commands.js";
 import { notice, openDialog } from "./dialog.js";
 import { count, dateTime, duration, plural, unix } from "./format.js";
 import { Loaded, empty } from "./page_state.js";
@@ -80,7 +81,7 @@ function bansPart() {
     table.setRows(rows);
     table.element.hidden = rows.length === 0;
     replace(total, wanted ? `${count(rows.length)} of ${count(all.length)} bans` : plural(all.length, "ban"));
-    replace(state, rows.length ? null : wanted ? empty("No ban matches", "Keys and reasons are searched.") : empty("Nobody is banned", "Ban a key here, let a rule ban repeat offenders (ban: after), or run:", ["tollgate ban add ip:203.0.113.9 --for 1h --reason scraping"]));
+    replace(state, rows.length ? null : wanted ? empty("No ban matches", "Keys and reasons are searched.") : empty("Nobody is banned", "Ban a key here, let a rule ban repeat offenders (ban: after), or run:", [adminCommand("ban add ip:203.0.113.9 --for 1h --reason scraping")]));
     showSelection();
   }
 
@@ -147,7 +148,7 @@ function allowPart() {
   const list = listed("/v1/allow", "allow", (rows) => {
     table.setRows(rows);
     replace(total, plural(rows.length, "key"));
-    replace(list.part.body, rows.length ? table.element : empty("The allow list is empty", "Keys on it always pass, without a limit:", ["tollgate allow add ip:10.0.0.0/8 --note office"]));
+    replace(list.part.body, rows.length ? table.element : empty("The allow list is empty", "Keys on it always pass, without a limit:", [adminCommand("allow add ip:10.0.0.0/8 --note office")]));
   });
 
   /** @param {string} key */

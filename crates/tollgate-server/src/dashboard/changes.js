@@ -2,87 +2,159 @@
 
 import { button, h, replace, select } from "./dom.js";
 import { get, withQuery } from "./api.js";
+import { effectText } from "./change_effect.js";
+import { adminCommand } from "./commands.js";
 import { changeLines } from "./diff.js";
-import { ago, dateTime, rate, unix } from "./format.js";
-import { empty, failed, loading } from "./page_state.js";
+import { ago, count, dateTime, unix } from "./format.js";
+import { empty, failed, loading, recall, remember, whenHeard } from "./page_state.js";
+import { rampPanel } from "./ramp.js";
 import { rollbackButton } from "./rollback.js";
 import { roleNotice } from "./session.js";
 
 const PAGE = 50;
-const AROUND_S = 600;
+/** Pages without a match that are looked through at once; the node looks at 2,000 changes for each. */
+const MAX_EMPTY_PAGES = 10;
+/** @type {[string, string][]} */
+const KINDS = [["", "all changes"], ["rule", "rules"], ["ban", "bans"], ["allow", "allow list"], ["enforce", "panic switch"], ["ramp", "ramp steps"]];
 
 /** @type {import("./main.js").Page} */
 export function changes(place) {
   const stopping = new AbortController();
+  const { signal } = stopping;
   const list = h("ol", { class: "changes" });
+  const note = h("p", { class: "stale-note", role: "status" });
   const state = h("div", null, loading());
   const more = button("Older changes", () => void load());
   more.hidden = true;
   /** @type {string | null} */
   let before = null;
-  let only = "all";
-  const kinds = select([["all", "all changes"], ["rule", "rules"], ["ban", "bans"], ["allow", "allow list"], ["setting", "panic switch"]], only, (value) => { only = value; filter(); }, { "aria-label": "Which changes" });
-
-  function filter() {
-    for (const each of list.children) /** @type {HTMLElement} */ (each).hidden = only !== "all" && each.getAttribute("data-what") !== only;
-  }
+  let what = "";
+  let turn = 0;
+  const kinds = select(KINDS, what, (value) => { what = value; restart(); }, { "aria-label": "Which changes" });
 
   function restart() {
+    turn++;
     before = null;
+    more.hidden = true;
     replace(list);
+    replace(note);
+    replace(state, loading());
     void load();
   }
 
   async function load() {
+    const own = turn;
+    const isFirst = before === null;
     try {
-      const page = await get(withQuery("/v1/audit", { limit: PAGE, before }), { signal: stopping.signal });
-      list.append(...page.changes.map((/** @type {any} */ change) => item(change, restart)));
-      filter();
-      before = page.next;
-      more.hidden = before === null;
-      replace(state, list.childElementCount ? null : empty("No changes yet", "Every edit of rules, bans, the allow list and the panic switch is recorded here. Make one:", ["tollgate rules apply rules.yaml"]));
+      for (let pages = 1; ; pages++) {
+        const page = await get(withQuery("/v1/audit", { limit: PAGE, before, what }), { signal });
+        if (own !== turn) return;
+        before = page.next;
+        show(page.changes);
+        if (isFirst && pages === 1) remember(`changes ${what}`, page.changes);
+        if (page.changes.length || before === null || pages === MAX_EMPTY_PAGES) return;
+      }
     } catch (why) {
-      if (!stopping.signal.aborted) replace(state, failed(why, "Changes"));
+      if (!signal.aborted && own === turn) notLoaded(why, isFirst);
     }
   }
 
-  place.append(h("div", { class: "toolbar" }, kinds), roleNotice("admin", "Reverting") ?? "", state, list, h("div", { class: "buttons" }, more));
+  /** @param {any[]} found */
+  function show(found) {
+    list.append(...found.map((change) => item(change, restart, signal)));
+    more.hidden = before === null;
+    replace(state, list.childElementCount ? null : none(what, before !== null));
+  }
+
+  /** @param {unknown} why @param {boolean} isFirst */
+  function notLoaded(why, isFirst) {
+    const last = isFirst ? recall(`changes ${what}`, why) : undefined;
+    if (last) {
+      show(last.value);
+      list.classList.add("old");
+      replace(note, `Changes: last heard ${ago(last.at)} (${why instanceof Error ? why.message : why})`);
+    } else {
+      replace(state, failed(why, "Changes"));
+    }
+    if (isFirst) whenHeard(signal, () => { list.classList.remove("old"); restart(); });
+  }
+
+  place.append(rampPanel(signal, restart), h("div", { class: "toolbar" }, kinds), roleNotice("admin", "Reverting") ?? "", note, list, state, h("div", { class: "buttons" }, more));
   void load();
   return () => stopping.abort();
 }
 
-/** @param {any} change @param {() => void} restart */
-function item(change, restart) {
+/** @param {string} what @param {boolean} hasOlder */
+function none(what, hasOlder) {
+  const [, kind] = KINDS.find(([each]) => each === what) ?? KINDS[0];
+  if (what === "") return empty("No changes yet", "Every edit of rules, bans, the allow list and the panic switch is recorded here. Make one:", [adminCommand("rules apply rules.yaml")]);
+  const searched = `Of the kind “${kind}”.`;
+  return hasOlder ? empty("No such change among the latest", `${searched} Older ones are searched with the button below.`) : empty("No such change", `${searched} The log has none.`);
+}
+
+/** @param {any} change */
+const isRamp = (change) => change.what === "setting" && change.name === "ramp";
+
+/** @param {any} change @param {() => void} restart @param {AbortSignal} signal */
+function item(change, restart, signal) {
   const at = unix(change.at);
-  const verb = change.before === null ? "created" : change.after === null ? "deleted" : "changed";
-  const effect = h("span", { class: "muted" });
-  const measure = button("Effect", () => void showEffect(effect, change), { class: "quiet", "aria-label": `Measured effect of change ${change.version}` });
-  return h("li", { "data-version": change.version, "data-what": change.what },
+  const effect = h("span", { class: "muted", role: "status" });
+  const measure = button("Effect", () => void showEffect(effect, change, signal), { class: "quiet", "aria-label": `Measured effect of change ${change.version}` });
+  return h("li", { "data-version": change.version },
     h("div", { class: "change-head" },
-      h("b", null, `${change.what} ${change.name} ${verb}`),
+      h("b", null, change.changes ? setTitle(change) : title(change)),
       h("span", { class: "muted", title: dateTime(at) }, `${dateTime(at)} (${ago(at)})`),
       h("span", null, `by ${change.who}`), h("span", { class: "muted" }, `version ${change.version}`),
       change.undoes && h("span", null, `reverts ${change.undoes}`),
-      h("span", { class: "buttons" }, measure, rollbackButton(change, restart))),
-    changeLines(change.before, change.after), effect);
+      change.note && h("span", null, change.note),
+      // A step of a ramp has no reversal of its own: the ramp is stopped, or its apply reverted.
+      h("span", { class: "buttons" }, measure, isRamp(change) ? null : rollbackButton(change, restart))),
+    change.changes ? setLines(change) : lines(change), effect);
 }
 
-/** Denials before and after, in the ten minutes around it. @param {Element} place @param {any} change */
-async function showEffect(place, change) {
+/** @param {any} change */
+function title(change) {
+  if (isRamp(change)) {
+    const rules = (change.after ?? change.before)?.rules ?? [];
+    const which = rules.length === 1 ? ` of rule ${rules[0]}` : rules.length ? ` of ${count(rules.length)} rules` : "";
+    return change.after === null ? `ramp${which} ended` : change.before === null ? `ramp${which} began` : `ramp${which}: step to ${change.after.percent} %`;
+  }
+  if (change.what === "setting" && change.name === "enforce") return `panic switch ${change.after === null ? "reset" : `set to ${change.after}`}`;
+  return `${change.what} ${change.name} ${verb(change)}`;
+}
+
+/** @param {any} change */
+function lines(change) {
+  if (!isRamp(change)) return changeLines(change.before, change.after);
+  const share = (/** @type {any} */ ramp) => (ramp ? { enforced: `for ${ramp.percent} % of the keys` } : null);
+  return changeLines(share(change.before), change.after === null ? { enforced: "no ramp" } : share(change.after));
+}
+
+/** @param {any} change */
+function verb(change) {
+  return change.before === null ? "created" : change.after === null ? "deleted" : "changed";
+}
+
+/** Several changes that were made together. @param {any} set */
+function setTitle(set) {
+  const counts = ["created", "changed", "deleted"].filter((name) => set[name] > 0).map((name) => `${set[name]} ${name}`);
+  return `${set.what === "rule" ? "rules" : `${set.what}s`}: ${counts.join(", ")}`;
+}
+
+/** The first changes of a set. @param {any} set */
+function setLines(set) {
+  const more = set.created + set.changed + set.deleted - set.changes.length;
+  return h("div", null,
+    set.changes.map((/** @type {any} */ each) => h("div", null, h("p", null, title(each)), lines(each))),
+    more > 0 && h("p", { class: "muted" }, `and ${more} more`));
+}
+
+/** @param {Element} place @param {any} change @param {AbortSignal} signal */
+async function showEffect(place, change, signal) {
   replace(place, "Measuring…");
-  const at = unix(change.at);
-  const until = Math.min(at + AROUND_S, Date.now() / 1000);
   try {
-    const rule = change.what === "rule" ? change.name : null;
-    const series = await get(withQuery("/v1/series", { step: "minute", rule, from: Math.floor(at - AROUND_S), to: Math.ceil(until) }));
-    const per = (/** @type {(at: number) => boolean} */ inside, /** @type {number} */ seconds) => {
-      const points = series.points.filter((/** @type {any} */ point) => inside(point.at));
-      const denied = points.reduce((/** @type {number} */ sum, /** @type {any} */ point) => sum + point.denied + (point.banned ?? 0), 0);
-      const all = points.reduce((/** @type {number} */ sum, /** @type {any} */ point) => sum + point.denied + (point.banned ?? 0) + point.allowed, 0);
-      return `${rate((60 * denied) / Math.max(60, seconds))} of ${rate((60 * all) / Math.max(60, seconds))} requests a minute limited`;
-    };
-    replace(place, `Ten minutes before: ${per((each) => each < at, AROUND_S)}. Since then, up to ten minutes: ${per((each) => each >= at, until - at)}.`);
+    replace(place, await effectText(change, signal));
   } catch (why) {
-    replace(place, failed(why, "Series"));
+    if (!signal.aborted) replace(place, failed(why, "Series"));
   }
 }

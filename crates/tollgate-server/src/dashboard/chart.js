@@ -1,7 +1,7 @@
 // Charts as SVG: stacked areas over time, sparklines, bars. Each series has a pattern and a label besides its colour.
 
 import { button, h, replace, s } from "./dom.js";
-import { clock, clockMinutes, compact, count, dateTime } from "./format.js";
+import { clock, clockMinutes, compact, count, dateTime, plural } from "./format.js";
 
 /** @typedef {Record<string, number> & { at: number }} Point */
 /**
@@ -18,6 +18,10 @@ const RIGHT_PX = 12;
 const TOP_PX = 18;
 const BOTTOM_PX = 24;
 const MAX_TABLE_ROWS = 240;
+/** Changes that are nearer than this have one mark. */
+const MARK_PX = 16;
+/** Changes that a mark names. */
+const MAX_NAMED = 5;
 
 /** The steps of an axis: 1, 2 or 5 times a power of ten. @param {number} max */
 export function ticks(max) {
@@ -57,7 +61,7 @@ export class StackedChart {
     this.tableBox = h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${title} as a table` });
     this.tableBox.hidden = true;
     this.toggle = button("View as table", () => this.#toggleTable(), { class: "quiet", "aria-expanded": "false" });
-    const legend = series.map((each) => h("li", null, swatch(each.key), each.label));
+    const legend = [...series.map((each) => h("li", null, swatch(each.key), each.label)), h("li", null, changeSwatch(), "change")];
     this.element = h("figure", { class: "chart" },
       h("figcaption", null, h("ul", { class: "legend" }, legend), this.toggle),
       h("div", { class: "plot-box" }, this.plot, this.tip), this.tableBox);
@@ -83,7 +87,9 @@ export class StackedChart {
   #drawTable() {
     const head = ["time", ...this.series.map((each) => each.label)];
     const rows = this.points.slice(-MAX_TABLE_ROWS).reverse();
-    replace(this.tableBox, h("table", null,
+    const changes = this.points.length < 2 ? [] : this.#shownChanges().reverse();
+    const list = changes.length ? h("div", null, h("h3", null, "Changes in this time"), h("ul", { class: "lines" }, changes.map((each) => h("li", null, h("time", null, dateTime(each.at)), `${each.action}, version ${each.version}`)))) : null;
+    replace(this.tableBox, list, h("table", null,
       h("caption", { class: "hidden" }, this.title),
       h("thead", null, h("tr", null, head.map((name, number) => h("th", { scope: "col", class: number ? "number" : null }, name)))),
       h("tbody", null, rows.map((point) => h("tr", null,
@@ -136,24 +142,49 @@ export class StackedChart {
       const path = this.points.map((point) => `${x(point.at).toFixed(1)},${y(point[each.key] ?? 0).toFixed(1)}`);
       svg.append(s("path", { class: `edge dashed ${each.key}`, d: edge(this.points, each.key, path) }));
     }
-    this.#drawChanges(svg, x, first, last);
+    this.#drawChanges(svg, x);
     svg.append(s("line", { class: "cross", id: "cross", y1: TOP_PX, y2: HEIGHT_PX - BOTTOM_PX, visibility: "hidden" }));
     replace(this.plot, svg);
   }
 
-  /** @param {SVGElement} svg @param {(at: number) => number} x @param {number} first @param {number} last */
-  #drawChanges(svg, x, first, last) {
-    for (const change of this.changes.filter((each) => each.at >= first && each.at <= last)) {
-      const at = x(change.at);
-      const mark = s("path", { class: "change-mark", d: `M${at - 5},3L${at + 5},3L${at},12Z` }, s("title", null, `${change.action}, version ${change.version}`));
+  /** The changes in the time of the chart, the last step included: its point is at its start. */
+  #shownChanges() {
+    const first = this.points[0].at;
+    const last = this.points[this.points.length - 1].at;
+    const step = this.points[1].at - first;
+    return this.changes.filter((each) => each.at >= first && each.at < last + step);
+  }
+
+  /** Changes that are close to each other, and their place. @param {(at: number) => number} x @returns {{ at: number, changes: Change[] }[]} */
+  #marks(x) {
+    const last = this.points[this.points.length - 1].at;
+    /** @type {{ at: number, changes: Change[] }[]} */
+    const marks = [];
+    for (const change of this.#shownChanges()) {
+      const at = x(Math.min(change.at, last));
+      const previous = marks.at(-1);
+      if (previous && at - previous.at < MARK_PX) previous.changes.push(change);
+      else marks.push({ at, changes: [change] });
+    }
+    return marks;
+  }
+
+  /** @param {SVGElement} svg @param {(at: number) => number} x */
+  #drawChanges(svg, x) {
+    for (const { at, changes } of this.#marks(x)) {
+      const number = changes.length > 1 ? s("text", { class: "change-count", x: at, y: 9, "text-anchor": "middle" }, String(changes.length)) : null;
+      const mark = number
+        ? s("rect", { class: "change-mark", x: at - 8, y: 0, width: 16, height: 12, rx: 3 }, s("title", null, namesOf(changes).join("\n")))
+        : s("path", { class: "change-mark", d: `M${at - 5},3L${at + 5},3L${at},12Z` }, s("title", null, namesOf(changes).join("\n")));
       svg.append(s("line", { class: "change-line", x1: at, x2: at, y1: 12, y2: HEIGHT_PX - BOTTOM_PX }), mark);
+      if (number) svg.append(number);
     }
   }
 
   #summary() {
     const last = this.points[this.points.length - 1];
     const values = this.series.map((each) => `${each.label} ${count(last[each.key] ?? 0)}`);
-    return `${this.title}, ${this.points.length} points; the latest: ${values.join(", ")}. ${this.changes.length} changes.`;
+    return `${this.title}, ${this.points.length} points; the latest: ${values.join(", ")}. ${plural(this.#shownChanges().length, "change")}.`;
   }
 
   /** @param {PointerEvent} event */
@@ -168,7 +199,9 @@ export class StackedChart {
     line?.setAttribute("x2", String(x(nearest.at)));
     line?.setAttribute("visibility", "visible");
     const values = this.series.map((each) => h("div", null, swatch(each.key), `${each.label}: `, h("b", null, count(nearest[each.key] ?? 0))));
-    replace(this.tip, h("div", { class: "muted" }, dateTime(nearest.at)), values);
+    const mark = this.#marks(x).find((each) => Math.abs(each.at - x(nearest.at)) < MARK_PX / 2);
+    const changes = mark ? namesOf(mark.changes).map((name) => h("div", { class: "change-name" }, `▼ ${name}`)) : [];
+    replace(this.tip, h("div", { class: "muted" }, dateTime(nearest.at)), values, changes);
     this.tip.hidden = false;
     this.tip.classList.toggle("left", x(nearest.at) > width / 2);
     this.tip.style.left = `${x(nearest.at)}px`;
@@ -178,6 +211,13 @@ export class StackedChart {
     this.tip.hidden = true;
     this.plot.querySelector("#cross")?.setAttribute("visibility", "hidden");
   }
+}
+
+/** What changes did, the latest of many. @param {Change[]} changes */
+function namesOf(changes) {
+  const named = changes.slice(-MAX_NAMED).map((each) => `${each.action}, version ${each.version}`);
+  const more = changes.length - named.length;
+  return more > 0 ? [`${plural(more, "earlier change")}`, ...named] : named;
 }
 
 /** The upper edge of an area, interrupted where the area is empty. @param {Point[]} points @param {string} key @param {string[]} upper */
@@ -200,6 +240,10 @@ function swatch(key) {
     key === "shadow_denied" ? s("path", { class: `edge dashed ${key}`, d: "M0,6H12" }) : s("rect", { class: `area ${key}`, width: 12, height: 12, rx: 2 }),
     key === "denied" ? s("path", { class: `hatch ${key}`, d: "M0,8L8,0M4,12L12,4" }) : null,
     key === "banned" ? s("path", { class: `hatch ${key}`, d: "M4,0L12,8M0,4L8,12" }) : null);
+}
+
+function changeSwatch() {
+  return s("svg", { class: "swatch", width: 12, height: 12, viewBox: "0 0 12 12", "aria-hidden": "true" }, s("path", { class: "change-mark", d: "M1,1L11,1L6,10Z" }));
 }
 
 /**

@@ -2,10 +2,13 @@
 
 import { button, field, h, replace, select } from "./dom.js";
 import { call, get, withQuery } from "./api.js";
-import { clock, dateTime, unix } from "./format.js";
+import { checkCommands } from "./commands.js";
+import { explainBody } from "./explain_input.js";
+import { clock, count, dateTime, unix } from "./format.js";
 import { live } from "./live.js";
 import { keyLink, outcome, ruleLink } from "./key_tables.js";
-import { empty, failed, unavailable } from "./page_state.js";
+import { empty, failed, unanswered, unavailable } from "./page_state.js";
+import { isHeard } from "./status.js";
 import { Table } from "./table.js";
 
 const MAX_SHOWN = 5_000;
@@ -26,6 +29,7 @@ function tailPart() {
     { label: "Time", width: "7em", narrow: "5.6em", cell: (each) => h("time", { title: dateTime(unix(each.at)) }, clock(unix(each.at))) },
     { label: "Outcome", width: "10em", narrow: "6.5em", cell: (each) => outcome(each) },
     { label: "Rule", width: "12em", cell: (each) => each.rule && ruleLink(each.rule), wide: true },
+    { label: "Limit", width: "11em", cell: (each) => limitText(each), wide: true },
     { label: "Key", width: "", cell: (each) => each.key && keyLink(each.rule, each.key) },
     { label: "Id", width: "13em", cell: (each) => h("code", null, each.id), wide: true },
   ]);
@@ -55,7 +59,7 @@ function tailPart() {
     if (known.size > 2 * MAX_SHOWN) [...known.keys()].slice(0, known.size - MAX_SHOWN).forEach((id) => known.delete(id));
     table.element.hidden = rows.length === 0;
     table.setRows(rows);
-    replace(state, rows.length ? null : live.state === "missing" && !known.size ? unavailable("Decisions") : text || wanted !== "all" ? empty("No decision matches", "Of the latest ones, which the node keeps in memory.") : empty("No decisions yet", "Send a request:", ["tollgate check GET / --ip 203.0.113.7"]));
+    replace(state, rows.length ? null : live.state === "missing" && !known.size ? unavailable("Decisions") : !isHeard() && !known.size ? unanswered("Decisions") : text || wanted !== "all" ? empty("No decision matches", "Of the latest ones, which the node keeps in memory.") : empty("No decisions yet", "Send a request:", checkCommands("203.0.113.7")));
   }
 
   const stopping = new AbortController();
@@ -69,29 +73,35 @@ function tailPart() {
     if (second === null && live.state === "open") load(); // replayed seconds have no decisions
     add(second?.decisions ?? []);
   });
+  add(live.decisions);
   load();
-  draw();
   const element = h("section", { class: "panel", "aria-label": "Decisions" },
     h("div", { class: "panel-head" }, h("h2", null, "Latest decisions"), h("span", { class: "muted" }, "up to 20 of each second, denials first")),
     h("div", { class: "toolbar" }, filter, outcomes, pause), state, table.element);
   return { element, stop: () => { end(); stopping.abort(); } };
 }
 
+/** @param {import("./live.js").Decision} each */
+function limitText(each) {
+  if (!each.limit) return null;
+  const cost = each.cost === null || each.cost === 1 ? "" : `, cost ${count(each.cost)}`;
+  return h("span", { title: `${each.limit}: ${count(each.used ?? 0)} used${cost}` }, each.limit, h("span", { class: "muted" }, ` ${count(each.used ?? 0)} used${cost}`));
+}
+
 function explainPart() {
-  const ticket = h("textarea", { name: "ticket", rows: "2", spellcheck: "false", placeholder: "the ticket of a denial, or a request such as {\"method\":\"POST\",\"path\":\"/login\",\"ip\":\"203.0.113.7\"}" });
+  const ticket = h("textarea", { name: "ticket", rows: "2", spellcheck: "false", placeholder: "the ticket of a denial, or a request: POST /login --ip 203.0.113.7" });
   const result = h("div", { role: "status" });
   const form = h("form", { onsubmit: async (/** @type {Event} */ event) => {
     event.preventDefault();
     const text = ticket.value.trim();
     if (!text) return;
     try {
-      const body = text.startsWith("{") ? { request: JSON.parse(text) } : { ticket: text };
-      const { body: explained } = await call("POST", "/v1/explain", { body });
+      const { body: explained } = await call("POST", "/v1/explain", { body: explainBody(text) });
       replace(result, tree(explained));
     } catch (why) {
       replace(result, failed(why, "Explain"));
     }
-  } }, field("Ticket or request", ticket, "A denial carries its ticket in problem+json's instance and in the verdict. A request is explained without being counted."), h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Explain")));
+  } }, field("Ticket or request", ticket, "A ticket, the denied response that has it, or a request as for tollgate explain or as JSON. A request is explained without being counted."), h("div", { class: "buttons" }, h("button", { type: "submit", class: "primary" }, "Explain")));
   return h("section", { class: "panel" }, h("h2", null, "Why was it denied?"), form, result);
 }
 

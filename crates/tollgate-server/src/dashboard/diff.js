@@ -11,7 +11,7 @@ const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
 /** @param {any} value @returns {Record<string, any>} */
 const asObject = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : value === null || value === undefined ? {} : { value });
 
-const NOT_CONTENT = new Set(["version", "source"]);
+const NOT_CONTENT = new Set(["version", "source", "ramp_percent"]);
 
 /** @param {any[]} objects */
 const keysOf = (...objects) => [...new Set(objects.flatMap((object) => Object.keys(asObject(object))))].filter((key) => !NOT_CONTENT.has(key));

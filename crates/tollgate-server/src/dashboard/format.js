@@ -17,7 +17,7 @@ export const rate = (value) => (value < 10 ? ONE : WHOLE).format(value);
 export const compact = (value) => (value < 10_000 ? ONE : COMPACT).format(value);
 
 /** @param {number} part @param {number} whole */
-export const percent = (part, whole) => (whole > 0 ? `${ONE.format((100 * part) / whole)} %` : "–");
+export const percent = (part, whole) => (whole > 0 ? `${ONE.format((100 * part) / whole)}\u00a0%` : "–");
 
 /** @param {number} micros */
 export function micros(micros) {

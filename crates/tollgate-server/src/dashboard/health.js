@@ -1,4 +1,4 @@
-// Health: the panic switch, stores, database, queue, memory, log.
+// Health: the panic switch, stores, database, nodes, queue, memory, log.
 
 import { button, h, replace, select } from "./dom.js";
 import { Problem, call, get } from "./api.js";
@@ -20,9 +20,9 @@ export function health(place) {
     part("Counter store", () => get("/healthz"), store),
     part("Rules database", () => get("/healthz"), database),
     part("Memory and state", loadNode, memory),
-    part("Upstreams", loadMetrics, upstreams),
+    part("Upstreams", () => get("/healthz"), upstreams),
     part("Nodes", () => optional("/v1/nodes"), nodes),
-    part("Queue", () => optional("/v1/queue?count=1"), queue),
+    part("Queue", loadMetrics, queue),
     part("Log", () => get("/v1/log"), log),
   ];
   place.append(roleNotice("admin", "The panic switch") ?? "", h("div", { class: "grid" }, parts.map((each) => each.element)));
@@ -86,13 +86,14 @@ function enforcement(value, refresh) {
 function node({ health, ready, found }) {
   const version = found.get("tollgate_build_info")?.[0]?.labels.version ?? found.get("tollgate_build")?.[0]?.labels.version;
   const reloaded = found.get("tollgate_config_last_reload_success")?.[0]?.value;
+  const rejected = health.reload?.trouble ?? (reloaded === 0 ? "the latest change was rejected" : null);
   return facts([
     ["Status", verdict(health.status === "ok", health.status)],
     ["Ready", verdict(ready.status === "ready", ready.status)],
     ["Version", version ?? "–"],
     ["Generation of the rules", count(ready.rules_generation ?? 0)],
     ["Rules", count(gauge(found, "tollgate_rules"))],
-    ["Configuration file", reloaded === undefined ? null : verdict(reloaded === 1, reloaded === 1 ? "in force" : "the latest change was rejected")],
+    ["Configuration file", rejected ? verdict(false, rejected) : reloaded === undefined ? null : verdict(true, "in force")],
     ...Object.entries(health.tls ?? {}).map(([listener, why]) => /** @type {[string, Node]} */ ([`TLS of ${listener}`, verdict(false, String(why))])),
   ]);
 }
@@ -133,24 +134,40 @@ function memory({ health, found }) {
   ]);
 }
 
-/** @param {import("./metrics.js").Metrics} found */
-function upstreams(found) {
-  const list = found.get("tollgate_upstream_up") ?? [];
+/** @param {any} health */
+function upstreams(health) {
+  /** @type {{ server?: string, up: boolean, trouble?: string | null }[]} */
+  const list = health.upstreams ?? [];
   if (!list.length) return h("p", null, "None: the proxy is not in use.");
-  return facts(list.map((each) => [each.labels.upstream, verdict(each.value === 1, each.value === 1 ? "up" : "down")]));
+  return facts(list.map((each, number) => [each.server ?? `Upstream ${number + 1}`, verdict(each.up, each.up ? "up" : `down: ${each.trouble ?? "it does not answer"}`)]));
 }
 
 /** @param {any} value */
 function nodes(value) {
-  const list = value?.nodes ?? [];
-  if (!list.length) return h("p", null, value ? "No other node has announced itself (advertise)." : "This node knows of no others: not available on this node.");
-  return facts(list.map((/** @type {any} */ each) => [each.name ?? each.node ?? each.address, each.error ? verdict(false, String(each.error)) : `generation ${each.generation ?? each.rules_generation ?? "–"}${each.version ? `, version ${each.version}` : ""}`]));
+  if (!value) return h("p", null, "Not available on this node.");
+  const others = value.nodes.length - 1;
+  const note = others ? null : h("p", { class: "muted" }, "No other node has announced itself in the rules database (advertise).");
+  const trouble = value.trouble ? h("p", { class: "error-text" }, value.trouble) : null;
+  return [trouble, facts(value.nodes.map((/** @type {any} */ each) => [nodeName(each), nodeState(each)])), note];
 }
 
-/** @param {any} value */
-function queue(value) {
-  if (!value) return h("p", null, "None: no rule has on_exceed: queue.");
-  return facts(Object.entries(value.counts).map(([state, number]) => [state, count(Number(number))]));
+/** @param {any} each */
+const nodeName = (each) => (each.is_self ? `${each.address ?? each.node} (this node)` : each.address);
+
+/** @param {any} each */
+function nodeState(each) {
+  const rules = each.rules_version ? `, rules ${each.rules_version}` : "";
+  const seen = !each.answered && each.last_seen ? `, last seen ${ago(each.last_seen)}` : "";
+  const about = h("div", { class: "muted" }, `generation ${count(each.generation)}${rules}, version ${each.version}${seen}`);
+  const state = each.answered ? verdict(each.health?.status === "ok", each.health?.status ?? "unknown") : verdict(false, each.why ?? "no answer");
+  return h("div", null, state, about);
+}
+
+/** @param {import("./metrics.js").Metrics} found */
+function queue(found) {
+  const counts = found.get("tollgate_queue_requests");
+  if (!counts) return h("p", null, found.has("tollgate_queued_total") ? "No counts: no rule has on_exceed: queue, or the queue does not answer." : "None: the proxy is not in use.");
+  return facts(counts.map((each) => [each.labels.state, count(each.value)]));
 }
 
 /** @param {any} value @param {() => void} refresh */

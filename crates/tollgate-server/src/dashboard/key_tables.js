@@ -28,16 +28,23 @@ export function decisionLine(decision) {
   return h("span", { class: "decision-line" }, h("time", null, clock(unix(decision.at))), outcome(decision), decision.rule && ruleLink(decision.rule));
 }
 
+/** A count of a sketch, which lies between `count − error` and `count`. @param {{ count: number, error: number }} row */
+function countCell({ count: most, error }) {
+  if (error === 0) return count(most);
+  const half = Math.ceil(error / 2);
+  const range = `the true count is from ${count(most - error)} to ${count(most)}`;
+  return [count(most - half), h("span", { class: "muted", title: range }, ` ±${count(half)}`)];
+}
+
 /**
- * A count of a sketch lies between `count − error` and `count`.
- * @param {{ rule: string | null, key: string, count: number, error: number }[]} keys
+ * @param {{ rule: string | null, key: string, count: number, error: number, node?: string }[]} keys
  * @param {string} caption
  */
 export function topTable(keys, caption) {
   const table = new Table(caption, [
-    { label: "Key", width: "", cell: (row) => (row.key ? keyLink(row.rule, row.key) : h("span", { class: "muted" }, "all together")) },
+    { label: "Key", width: "", cell: (row) => [row.key ? keyLink(row.rule, row.key) : h("span", { class: "muted" }, "all together"), row.node && h("span", { class: "muted", title: "the count of this node: other nodes have another mark for the key" }, ` on ${row.node}`)] },
     { label: "Rule", width: "11em", narrow: "6em", cell: (row) => (row.rule ? ruleLink(row.rule) : "banned") },
-    { label: "Count", width: "8em", narrow: "5.5em", numeric: true, cell: (row) => [count(row.count), row.error > 0 && h("span", { class: "muted", title: "the true count may be lower by this" }, ` −${count(row.error)}`)], sort: (row) => row.count },
+    { label: "Count", width: "8em", narrow: "5.5em", numeric: true, cell: (row) => countCell(row), sort: (row) => row.count },
   ]);
   table.setRows(keys);
   return table;

@@ -4,6 +4,7 @@ import { button, field, h, replace, select } from "./dom.js";
 import { call, get, withQuery } from "./api.js";
 import { bar } from "./chart.js";
 import { notice, openDialog } from "./dialog.js";
+import { missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { ago, count, duration, unix } from "./format.js";
 import { decisionLine, topTable } from "./key_tables.js";
 import { Loaded, empty } from "./page_state.js";
@@ -28,17 +29,15 @@ export function keys(place, _rest, query) {
 function topPart() {
   let outcome = "denied";
   let window = "5m";
-  const load = (/** @type {AbortSignal} */ signal) => get(withQuery("/v1/top", { outcome, window, limit: TOP_LIMIT }), { signal });
+  const load = (/** @type {AbortSignal} */ signal) => get(withQuery("/v1/top", { outcome, window, limit: TOP_LIMIT, ...scopeQuery() }), { signal });
   const part = new Loaded("Top keys", load, (value) => {
-    const missing = value.nodes?.missing ?? [];
-    const note = missing.length ? h("p", { class: "role-notice" }, `Not counted: ${missing.join(", ")} did not answer.`) : null;
     const title = { denied: "No key was limited", allowed: "No key has passed", near: "No key is near its limit" }[/** @type {"denied"} */ (outcome)];
-    replace(part.body, note, value.keys.length ? topTable(value.keys, "Top keys").element : empty(`${title} in this time`, "Counts begin with the first request after the start of the node."));
+    replace(part.body, missingNote(value.nodes), value.keys.length ? topTable(value.keys, "Top keys").element : empty(`${title} in this time`, "Counts begin with the first request after the start of the node."));
   }, TOP_MS);
   const refresh = () => void part.refresh();
   const outcomes = select([["denied", "most limited"], ["allowed", "most active"], ["near", "near their limit"]], outcome, (value) => { outcome = value; refresh(); }, { "aria-label": "Which keys" });
   const windows = select([["1m", "last minute"], ["5m", "last 5 minutes"], ["1h", "last hour"]], window, (value) => { window = value; refresh(); }, { "aria-label": "Time range" });
-  const element = h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Top keys"), h("div", { class: "buttons" }, outcomes, windows)), part.element);
+  const element = h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Top keys"), h("div", { class: "buttons" }, scopeSelect(refresh), outcomes, windows)), part.element);
   return { element, stop: () => part.stop() };
 }
 

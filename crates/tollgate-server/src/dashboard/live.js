@@ -1,6 +1,6 @@
 // The stream of seconds (`/v1/live`), read with fetch: an EventSource cannot send a token.
 
-import { headers, heard, onToken, requireToken } from "./api.js";
+import { endpoint, headers, heard, onToken, requireToken } from "./api.js";
 
 /**
  * @typedef {object} Decision
@@ -10,6 +10,9 @@ import { headers, heard, onToken, requireToken } from "./api.js";
  * @property {string} reason
  * @property {string | null} rule
  * @property {string | null} key
+ * @property {string | null} limit
+ * @property {number | null} used of the limit
+ * @property {number | null} cost
  */
 /**
  * @typedef {object} Second
@@ -135,7 +138,7 @@ async function connect() {
     /** @type {Record<string, string>} */
     const sent = { accept: "text/event-stream" };
     if (lastId) sent["last-event-id"] = lastId;
-    const response = await fetch("/v1/live", { headers: headers(sent), signal, cache: "no-store", credentials: "omit" });
+    const response = await fetch(endpoint("/v1/live"), { headers: headers(sent), signal, cache: "no-store", credentials: "omit" });
     if (response.status === 401) {
       refusal = (await response.json().catch(() => null))?.detail ?? "the live stream needs one";
       return "refused";

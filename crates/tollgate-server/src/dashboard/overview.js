@@ -2,16 +2,22 @@
 
 import { h, replace, select } from "./dom.js";
 import { get, withQuery } from "./api.js";
+import { checkCommands } from "./commands.js";
 import { StackedChart } from "./chart.js";
+import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { ago, bytes, count, micros, rate } from "./format.js";
 import { gauge, loadMetrics } from "./metrics.js";
 import { live } from "./live.js";
-import { Loaded, empty, unavailable } from "./page_state.js";
-import { lastHealth } from "./status.js";
+import { Loaded, empty, unanswered, unavailable } from "./page_state.js";
+import { isHeard, lastHealth, lastHeard } from "./status.js";
 import { decisionLine, keyLink, topTable } from "./key_tables.js";
 
 const RATE_SECONDS = 5;
+/** A time of a decision counts as recent. */
+const TIMED_SECONDS = 60;
 const RECENT = 8;
+/** How often changes are looked for beside the stream. */
+const CHANGES_MS = 5_000;
 /** An attack causes many of them: they would hide the edits. */
 const AUTOMATIC_BAN = /^ban .* by tollgate$/;
 const SERIES = [
@@ -32,10 +38,11 @@ const RANGES = {
 export function overview(place) {
   const sentence = h("p", { class: "sentence", id: "sentence" });
   const detail = h("p", { class: "muted", id: "sentence-detail" });
+  const nodes = scopeSelect(() => { traffic.reload(); void top.refresh(); });
   const traffic = trafficPart();
   const recent = h("div");
   const strip = new Loaded("Health", loadStrip, (value) => replace(strip.body, stripTiles(value)), 5_000);
-  const top = new Loaded("Top keys", (signal) => get("/v1/top?outcome=denied&window=5m&limit=5", { signal }), (value) => replace(top.body, topKeys(value)), 5_000);
+  const top = new Loaded("Top keys", (signal) => get(withQuery("/v1/top", { outcome: "denied", window: "5m", limit: 5, ...scopeQuery() }), { signal }), (value) => replace(top.body, topKeys(value)), 5_000, () => JSON.stringify(scopeQuery()));
 
   const show = () => {
     const [first, second] = words();
@@ -48,7 +55,7 @@ export function overview(place) {
   const timer = setInterval(show, 2_000); // an idle node sends no seconds
   place.append(
     h("section", { "aria-label": "Protection" }, sentence, detail),
-    h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Requests"), traffic.control), traffic.element),
+    h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Requests"), h("div", { class: "buttons" }, nodes, traffic.control)), traffic.element),
     strip.element,
     h("div", { class: "columns" },
       h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Most limited keys"), h("a", { href: "#/keys" }, "All keys")), top.element),
@@ -65,12 +72,20 @@ export function overview(place) {
 
 /** The state of the node in one sentence, and what belongs to it. @returns {[string, string]} */
 export function words() {
+  if (isHeard()) return lastWords(Date.now() / 1000);
+  const at = lastHeard();
+  if (at === null) return ["The node does not answer.", "Whether requests are limited is not known."];
+  const [then] = lastWords(at);
+  return [`The node does not answer, last heard ${ago(at)}.`, `Whether requests are limited now is not known. What it said last: “${then}”`];
+}
+
+/** What the node has said of its state. @param {number} now in seconds since 1970 @returns {[string, string]} */
+function lastWords(now) {
   const health = lastHealth();
   const latest = live.seconds.at(-1);
   const enforce = latest?.enforce ?? health?.enforce;
   const start = enforce === "off" ? "Not protecting" : enforce === "shadow" ? "Only watching (shadow)" : health?.protection === "off" ? "Not protecting" : "Protecting";
   if (live.state === "missing") return [`${start}.`, "This node has no live data."];
-  const now = Date.now() / 1000;
   const recent = live.seconds.filter((second) => second.at > now - RATE_SECONDS - 2).slice(-RATE_SECONDS);
   if (!latest || !recent.some(requests)) {
     const last = live.seconds.findLast(requests);
@@ -83,9 +98,14 @@ export function words() {
   const parts = [`${rate(mean((each) => each.allowed))}/s pass`, `${rate(limited)}/s limited`];
   if (limited > 0 && clients > 0) parts[1] += ` (${count(clients)} client${clients === 1 ? "" : "s"})`;
   if (shadow > 0) parts.push(`${rate(shadow)}/s would be`);
-  const timed = recent.findLast((each) => each.latency?.p50_us)?.latency;
-  const latency = timed ? `Decisions: p50 ${micros(timed.p50_us ?? 0)}, p99 ${micros(timed.p99_us ?? 0)}. ` : "";
-  return [`${start}: ${parts.join(", ")}.`, `${latency}${count(latest.near_limit)} near their limit.`];
+  return [`${start}: ${parts.join(", ")}.`, `${decisionTimes(now)} ${count(latest.near_limit)} near their limit.`];
+}
+
+/** A sample of the decisions is timed: at a low rate, none in most seconds. @param {number} now */
+function decisionTimes(now) {
+  const timed = live.seconds.findLast((each) => each.at > now - TIMED_SECONDS && each.latency?.p50_us)?.latency;
+  if (!timed) return "Decisions: too few are timed for p50 and p99.";
+  return `Decisions: p50 ${micros(timed.p50_us ?? 0)}, p99 ${micros(timed.p99_us ?? 0)}.`;
 }
 
 /** @param {import("./live.js").Second} second */
@@ -107,14 +127,18 @@ function trafficPart() {
     range = value;
     loaded?.stop();
     loaded = null;
-    const { step, seconds, unit } = RANGES[value];
+    const { seconds, unit } = RANGES[value];
+    // The stream is of this node only.
+    const step = RANGES[value].step === "live" && isFleet() ? "second" : RANGES[value].step;
     const from = () => Math.floor(Date.now() / 1000 - seconds);
-    const path = () => withQuery("/v1/series", { step: step === "live" ? "second" : step, from: from() });
+    const path = () => withQuery("/v1/series", { step: step === "live" ? "second" : step, from: from(), ...scopeQuery() });
     loaded = new Loaded("Series", (signal) => get(path(), { signal }), (value) => {
       changes = (value.changes ?? []).filter((/** @type {any} */ each) => !AUTOMATIC_BAN.test(each.action));
-      if (step === "live") merge(value.points);
-      else chart.update(filled(value.points, value.step, from()), changes, unit);
-    }, step === "live" ? 30_000 : 15_000);
+      if (step === "live") return merge(value.points);
+      if (isFleet()) replace(loaded?.body ?? state, missingNote(value.nodes));
+      chart.element.hidden = false;
+      chart.update(filled(value.points, value.step, from()), changes, unit);
+    }, step === "live" ? CHANGES_MS : step === "second" ? 3_000 : 15_000, () => `${value} ${isFleet()}`);
     replace(state, step === "live" ? null : loaded.element);
     show();
   }
@@ -129,16 +153,21 @@ function trafficPart() {
   }
 
   function show() {
-    if (range !== "5m") return;
+    if (range !== "5m" || isFleet()) return;
     chart.element.hidden = live.state === "missing";
     if (live.state === "missing") return replace(state, unavailable("Live data"));
     const now = Math.floor(Date.now() / 1000);
     const known = new Map(earlier.map((point) => [Math.floor(point.at), point]));
     live.seconds.forEach((second) => known.set(Math.floor(second.at), /** @type {any} */ (second)));
-    const last = Math.max(...known.keys(), now - 2);
+    if (!isHeard() && !known.size) {
+      chart.element.hidden = true;
+      return replace(state, unanswered("Requests"));
+    }
+    // While the node is not heard, time does not go on: nothing is known of it.
+    const last = isHeard() ? Math.max(...known.keys(), now - 2) : Math.max(...known.keys());
     const points = Array.from({ length: 300 }, (_, number) => known.get(last - 299 + number) ?? none(last - 299 + number));
     const idle = points.every((point) => SERIES.every((each) => !point[each.key]));
-    replace(state, idle ? noRequests() : null);
+    replace(state, !idle ? null : isHeard() ? noRequests() : unanswered("Requests"));
     chart.element.hidden = idle;
     chart.update(points, changes, "/s");
   }
@@ -148,7 +177,7 @@ function trafficPart() {
   const end = live.subscribe((second) => {
     if (second === null && live.state === "open") void loaded?.refresh();
   });
-  return { element, control, show, stop: () => { end(); loaded?.stop(); } };
+  return { element, control, show, reload: () => choose(range), stop: () => { end(); loaded?.stop(); } };
 }
 
 /** @param {number} at @returns {import("./chart.js").Point} */
@@ -163,10 +192,7 @@ function filled(points, step, from) {
 }
 
 function noRequests() {
-  return empty("No requests in the last five minutes", "Send one to the decision API, or to the proxy:", [
-    `curl -d '{"method":"GET","path":"/","ip":"203.0.113.7"}' 127.0.0.1:8080/v1/check`,
-    "tollgate check GET / --ip 203.0.113.7",
-  ]);
+  return empty("No requests in the last five minutes", "Send one to the decision API, or to the proxy:", checkCommands("203.0.113.7"));
 }
 
 /** @param {any} value */
@@ -178,6 +204,7 @@ function topKeys(value) {
 function recentDenials() {
   if (live.state === "missing") return unavailable("Live decisions");
   const denied = live.decisions.filter((each) => !each.allowed).slice(0, RECENT);
+  if (!denied.length && !isHeard()) return unanswered("Latest denials");
   if (!denied.length) return empty("No denials since this page was opened", "They appear here within a second.");
   return h("ul", { class: "lines" }, denied.map((each) => h("li", null, decisionLine(each), each.key && keyLink(each.rule, each.key))));
 }
@@ -192,8 +219,8 @@ async function loadStrip(signal) {
 function stripTiles({ health, found }) {
   const used = gauge(found, "tollgate_store_bytes");
   const cap = gauge(found, "tollgate_store_cap_bytes");
-  const upstreams = found.get("tollgate_upstream_up") ?? [];
-  const up = upstreams.filter((each) => each.value === 1).length;
+  const upstreams = health.upstreams ?? [];
+  const up = upstreams.filter((/** @type {any} */ each) => each.up).length;
   const servers = health.store ?? [];
   const down = servers.filter((/** @type {any} */ server) => !server.up).length;
   return h("div", { class: "tiles" },

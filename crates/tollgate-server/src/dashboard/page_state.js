@@ -1,8 +1,9 @@
 // The states of a page: loading, ready, empty, stale, not available, not allowed.
 
 import { button, copyable, h, replace } from "./dom.js";
-import { Problem, onToken, signIn } from "./api.js";
+import { Problem, onHeard, onToken, signIn } from "./api.js";
 import { ago } from "./format.js";
+import { lastHeard } from "./status.js";
 
 /**
  * @param {string} title
@@ -32,14 +33,46 @@ export function failed(why, what) {
   if (why.status === 401) {
     return h("div", { class: "empty" },
       h("p", { class: "empty-title" }, "Sign in to see this"),
-      button("Enter a token", () => void signIn(why.message), { class: "primary" }));
+      button("Enter a token", () => void signIn(), { class: "primary" }));
   }
   return h("p", { class: "error-text", role: "alert" }, `${what}: ${why.message}`);
 }
 
+/** In the place of what the node would have said. @param {string} what */
+export function unanswered(what) {
+  const at = lastHeard();
+  return h("p", { class: "error-text" }, `${what}: the node does not answer${at === null ? "" : `, last heard ${ago(at)}`}.`);
+}
+
+/** Calls it when the node answers again. @param {AbortSignal} signal ends the waiting @param {() => void} again */
+export function whenHeard(signal, again) {
+  const end = onHeard(() => {
+    end();
+    if (!signal.aborted) again();
+  });
+}
+
+const MAX_REMEMBERED = 60;
+/** What pages showed last, for one that is opened while the node does not answer. @type {Map<string, { value: any, at: number }>} */
+const remembered = new Map();
+onToken(() => remembered.clear());
+
+/** @param {string} key @param {any} value */
+export function remember(key, value) {
+  remembered.delete(key);
+  remembered.set(key, { value, at: Date.now() / 1000 });
+  const [oldest] = remembered.keys();
+  if (remembered.size > MAX_REMEMBERED) remembered.delete(oldest);
+}
+
+/** What was remembered, if the node did not answer. @param {string} key @param {unknown} why */
+export function recall(key, why) {
+  return why instanceof Problem && why.status === 0 ? remembered.get(key) : undefined;
+}
+
 /**
- * Loads a part of a page, and again at an interval. The first failure is shown in its place; later ones leave the last
- * answer there, greyed, with its age.
+ * Loads a part of a page, and again at an interval. A failure leaves the last answer there, greyed, with its age, also
+ * that of an earlier visit; without one it is shown in its place.
  */
 export class Loaded {
   /**
@@ -47,9 +80,13 @@ export class Loaded {
    * @param {(signal: AbortSignal) => Promise<any>} load
    * @param {(value: any) => void} show puts the value into `body`
    * @param {number} [everyMs]
+   * @param {() => string} [choice] what the user has chosen to see of it
    */
-  constructor(what, load, show, everyMs) {
+  constructor(what, load, show, everyMs, choice = () => "") {
     this.what = what;
+    this.choice = choice;
+    this.page = location.hash.replace(/^#\/(?:overview)?$/, "");
+    this.shownKey = "";
     this.load = load;
     this.show = show;
     this.note = h("p", { class: "stale-note", role: "status" });
@@ -72,19 +109,35 @@ export class Loaded {
 
   async refresh() {
     const turn = ++this.turn;
+    const key = `${this.page}|${this.what}|${this.choice()}`;
     this.inFlight++;
     try {
       const value = await this.load(this.stopping.signal);
       if (this.stopping.signal.aborted || turn !== this.turn) return;
       if (!this.loadedAt) replace(this.body);
       this.loadedAt = Date.now() / 1000;
+      this.shownKey = key;
+      remember(key, value);
       this.body.classList.remove("old");
       replace(this.note);
       this.show(value);
     } catch (why) {
       if (this.stopping.signal.aborted || turn !== this.turn) return;
       if (why instanceof Problem && why.isMissing) this.missingUntil = Date.now() + MISSING_MS;
-      if (!this.loadedAt) return replace(this.body, failed(why, this.what));
+      if (key !== this.shownKey) {
+        const last = recall(key, why);
+        replace(this.note);
+        this.body.classList.remove("old");
+        if (!last) {
+          this.loadedAt = 0;
+          this.shownKey = "";
+          return replace(this.body, failed(why, this.what));
+        }
+        this.loadedAt = last.at;
+        this.shownKey = key;
+        replace(this.body);
+        this.show(last.value);
+      }
       this.body.classList.add("old");
       replace(this.note, `${this.what}: last heard ${ago(this.loadedAt)} (${why instanceof Error ? why.message : why})`);
     } finally {

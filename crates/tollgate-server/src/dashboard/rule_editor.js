@@ -5,7 +5,7 @@ import { Problem, call, get, withQuery } from "./api.js";
 import { changeLines, threeWay } from "./diff.js";
 import { attempt, notice, openDialog } from "./dialog.js";
 import { ago, dateTime, unix } from "./format.js";
-import { Loaded, failed, loading } from "./page_state.js";
+import { Loaded, failed, loading, whenHeard } from "./page_state.js";
 import { refusal, needs, roleNotice } from "./session.js";
 import { effect } from "./simulation.js";
 import { rollbackButton } from "./rollback.js";
@@ -25,22 +25,23 @@ export function editor(place, id) {
   place.append(h("p", { class: "crumbs" }, h("a", { href: "#/rules" }, "Rules"), ` / ${id ?? "new"}`), body);
   /** @type {() => void} */
   let end = () => {};
-  let stopped = false;
+  const stopping = new AbortController();
   const open = async () => {
     end();
     try {
       const opened = id === null ? { rule: null, etag: null, source: "database" } : await read(id);
-      if (stopped) return;
+      if (stopping.signal.aborted) return;
       const form = new RuleForm(id, opened, () => void open());
       end = () => form.stop();
       replace(body, form.element);
     } catch (why) {
       replace(body, failed(why, `Rule ${id}`));
+      if (why instanceof Problem && why.status === 0) whenHeard(stopping.signal, () => void open());
     }
   };
   void open();
   return () => {
-    stopped = true;
+    stopping.abort();
     end();
   };
 }
@@ -78,16 +79,16 @@ class RuleForm {
     this.apply.disabled = true;
     const remove = needs(button("Delete…", () => this.#delete(), { class: "danger" }), "admin");
     const revert = button("Discard draft", () => this.reopen());
-    this.history = id === null ? null : this.#history(id);
-    this.element = h("div", null,
-      ofFile ? h("p", { class: "role-notice" }, "This rule is in the configuration file: edit it there. It is read again within a second.") : (roleNotice("admin", "Changing rules") ?? ""),
-      this.conflict,
-      h("div", { class: "columns" },
-        h("section", { class: "panel" },
-          h("h2", null, id === null ? "New rule" : "Draft"), field("Rule (YAML)", this.text), this.problems,
-          ofFile ? null : h("div", { class: "buttons" }, this.apply, revert, id === null ? null : remove)),
-        h("section", { class: "panel" }, h("h2", null, "What changes"), this.difference, h("h2", null, "Measured effect"), this.effect)),
-      this.history && h("section", { class: "panel" }, h("h2", null, "History"), this.history.element));
+    this.history = id === null || ofFile ? null : this.#history(id); // the log is of the database
+    const notice = ofFile
+      ? h("p", { class: "role-notice" }, "This rule is in the configuration file: edit it there. It is read again within a second. Other limits can be tried under ", h("a", { href: "#/simulate" }, "Simulate"), ".")
+      : (roleNotice("admin", "Changing rules") ?? "");
+    const form = h("section", { class: "panel" },
+      h("h2", null, id === null ? "New rule" : locked ? "Rule" : "Draft"), field("Rule (YAML)", this.text), this.problems,
+      ofFile ? null : h("div", { class: "buttons" }, this.apply, revert, id === null ? null : remove));
+    const outcome = h("section", { class: "panel" }, h("h2", null, "What changes"), this.difference, h("h2", null, "Measured effect"), this.effect);
+    const history = this.history && h("section", { class: "panel" }, h("h2", null, "History"), this.history.element);
+    this.element = h("div", null, notice, this.conflict, locked ? form : h("div", { class: "columns" }, form, outcome), history);
     if (!locked) this.#changed();
   }
 

@@ -1,11 +1,12 @@
 // Rules: what is in force, how busy each is, and its editor.
 
 import { button, h, replace } from "./dom.js";
-import { get, pages } from "./api.js";
+import { Problem, get, pages } from "./api.js";
+import { adminCall, adminCommand } from "./commands.js";
 import { bar, sparkline } from "./chart.js";
-import { count, keyText, limitsText } from "./format.js";
+import { ago, count, keyText, limitsText } from "./format.js";
 import { ruleLink } from "./key_tables.js";
-import { Loaded, empty, failed } from "./page_state.js";
+import { Loaded, empty, failed, recall, remember, whenHeard } from "./page_state.js";
 import { editor } from "./rule_editor.js";
 import { needs, roleNotice } from "./session.js";
 import { Table } from "./table.js";
@@ -27,22 +28,23 @@ function list(place) {
   const stopping = new AbortController();
   const of = (/** @type {any} */ rule) => activity.get(rule.id);
   const table = new Table("Rules in force", [
-    { label: "Rule", width: "12em", narrow: "", cell: (rule) => ruleLink(rule.id), sort: (rule) => rule.id },
+    { label: "Rule", width: "12em", narrow: "", cell: (rule) => [h("div", { class: "first-line" }, ruleLink(rule.id)), h("div", { class: "second-line" }, ...busyWords(rule, of(rule)))], sort: (rule) => rule.id },
     { label: "Applies to", width: "", cell: (rule) => h("span", { title: rule.match ?? "every request" }, rule.match ?? rule.url ?? "every request"), wide: true },
     { label: "Key", width: "8em", cell: (rule) => keyText(rule.key ?? (rule.uid ? "user" : null)), wide: true },
-    { label: "Limits", width: "8em", narrow: "6.5em", cell: (rule) => limitsText(rule) },
-    { label: "Mode", width: "7em", narrow: "6.5em", cell: (rule) => mode(rule), sort: (rule) => rule.mode ?? "enforce" },
+    { label: "Limits", width: "8em", narrow: "6.9em", cell: (rule) => h("span", { title: limitsText(rule) }, limitsText(rule)) },
+    { label: "Mode", width: "7.5em", narrow: "7.2em", cell: (rule) => mode(rule), sort: (rule) => rule.mode ?? "enforce" },
     { label: "Last minute", width: "136px", cell: (rule) => { const found = of(rule); return found?.recent ? sparkline(found.recent) : h("span", { class: "muted" }, "idle"); }, sort: (rule) => (of(rule)?.allowed ?? 0) + (of(rule)?.denied ?? 0), numeric: true, wide: true },
     { label: "Limited", width: "5.5em", numeric: true, cell: (rule) => count(of(rule)?.denied ?? 0), sort: (rule) => of(rule)?.denied ?? 0, wide: true },
     { label: "Clients, 1 h", width: "7em", numeric: true, cell: (rule) => { const found = of(rule); return found ? `≈ ${count(found.clients_limited ?? 0)}` : "0"; }, sort: (rule) => of(rule)?.clients_limited ?? 0, wide: true },
     { label: "Used, median", width: "11em", cell: (rule) => headroom(of(rule)), wide: true },
     { label: "Source", width: "6.5em", cell: (rule) => rule.source, wide: true },
-  ], { rowClass: (rule) => (rule.left_out ? "left-out" : null) });
+  ], { rowClass: (rule) => (rule.left_out ? "left-out" : null), narrowRowPx: 54 });
   const total = h("span", { class: "muted" });
   const state = h("div");
   const filter = h("input", { type: "search", placeholder: "Filter by the start of the id", "aria-label": "Filter by the start of the id", oninput: () => void load() });
   const create = needs(button("New rule", () => { location.hash = "#/rules/new"; }, { class: "primary" }), "admin");
   let turn = 0;
+  let summary = "";
 
   async function load() {
     const own = ++turn;
@@ -52,14 +54,33 @@ function list(place) {
         if (own !== turn) return false;
         loaded = loaded.concat(page.rules);
         table.setRows(loaded);
-        replace(total, `${count(loaded.length)} of ${count(page.total)} rules, generation ${page.generation}`);
+        summary = `${count(loaded.length)} of ${count(page.total)} rules, generation ${page.generation}`;
+        replace(total, summary);
         return loaded.length < MAX_ROWS;
       }, stopping.signal);
-      if (own === turn) replace(state, loaded.length ? null : none(filter.value));
+      if (own !== turn) return;
+      replace(state, loaded.length ? null : none(filter.value));
+      remember(`rules ${filter.value.trim()}`, { rules: loaded, summary });
     } catch (why) {
-      if (!stopping.signal.aborted) replace(state, failed(why, "Rules"));
+      if (stopping.signal.aborted || own !== turn) return;
+      notLoaded(why);
     }
+    show();
+  }
+
+  function show() {
     table.element.hidden = loaded.length === 0;
+  }
+
+  /** @param {unknown} why */
+  function notLoaded(why) {
+    const last = recall(`rules ${filter.value.trim()}`, why);
+    if (why instanceof Problem && why.status === 0) whenHeard(stopping.signal, () => void load());
+    if (!last) return void replace(state, failed(why, "Rules"));
+    loaded = last.value.rules;
+    table.setRows(loaded);
+    replace(total, last.value.summary);
+    replace(state, h("p", { class: "stale-note", role: "status" }, `Rules: last heard ${ago(last.at)} (${why instanceof Error ? why.message : why})`));
   }
 
   const busy = new Loaded("Activity", (signal) => get("/v1/activity", { signal }), (value) => {
@@ -81,16 +102,31 @@ function list(place) {
 /** @param {any} rule */
 function mode(rule) {
   if (rule.left_out) return h("span", { class: "denied", title: rule.left_out }, "✗ not in force");
+  if (rule.ramp_percent !== undefined) return h("span", { title: "a guarded apply is under way: see Changes" }, `◐ ramp ${rule.ramp_percent} %`);
   const name = rule.mode ?? "enforce";
   if (name === "enforce" && (rule.enforce_percent ?? 100) < 100) return `◐ ${rule.enforce_percent} %`;
   return { enforce: "● enforce", shadow: "○ shadow", off: "– off" }[/** @type {"enforce"} */ (name)] ?? name;
 }
 
+/** What the columns of a wide screen say, for the second line of a narrow one. @param {any} rule @param {any} found */
+function busyWords(rule, found) {
+  const denied = found?.denied ?? 0;
+  const limited = denied ? h("span", { class: "denied" }, `✗ ${count(denied)} limited`) : "none limited";
+  const used = medianUsed(found);
+  return [limited, used === null ? null : `${Math.round(100 * used)} % used`, rule.source === "file" ? "file" : null]
+    .flatMap((each, number) => (each === null ? [] : number ? [" · ", each] : [each]));
+}
+
+/** The share of the limit that half of the requests have used at most. @param {any} found @returns {number | null} */
+function medianUsed(found) {
+  const deciles = found?.headroom;
+  return deciles?.length ? (deciles[Math.floor((deciles.length - 1) / 2)] ?? 0) : null;
+}
+
 /** @param {any} found */
 function headroom(found) {
-  const deciles = found?.headroom;
-  if (!deciles?.length) return h("span", { class: "muted" }, "–");
-  const median = deciles[Math.floor((deciles.length - 1) / 2)] ?? 0;
+  const median = medianUsed(found);
+  if (median === null) return h("span", { class: "muted" }, "–");
   return bar(median, `${Math.round(100 * median)} %`);
 }
 
@@ -98,7 +134,7 @@ function headroom(found) {
 function none(filter) {
   if (filter) return empty("No rule starts like this", "Ids are compared from their first character.");
   return empty("No rules yet", "Without a rule every request passes. Create one here, or from a file:", [
-    "tollgate rules apply rules.yaml",
-    `curl -d '{"id":"login","match":"POST /login","key":"ip","limit":"5/m"}' 127.0.0.1:7070/v1/rules`,
+    adminCommand("rules apply rules.yaml"),
+    adminCall("/v1/rules", '{"id":"login","match":"POST /login","key":"ip","limit":"5/m"}'),
   ]);
 }

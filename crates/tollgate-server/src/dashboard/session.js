@@ -65,7 +65,7 @@ export function roleNotice(needed, what) {
 
 function show() {
   const place = byId("caller");
-  if (!caller) return replace(place, button("Sign in", () => void signIn("none was given yet"), { class: "quiet" }));
+  if (!caller) return replace(place, button("Sign in", () => void signIn(), { class: "quiet" }));
   const role = h("span", { title: "your role" }, caller.name ? `${caller.name} · ${caller.role}` : "");
   replace(place, role, hasToken() && button("Sign out", () => forgetToken(), { class: "quiet" }));
 }

@@ -1,17 +1,23 @@
-// Simulate: other rules on the recorded sample of live traffic, before they are in force.
+// Simulate: other rules on the recorded sample of live traffic or on a log, before they are in force.
 
 import { button, copyable, field, h, replace, select } from "./dom.js";
 import { Problem, call, get } from "./api.js";
 import { bar } from "./chart.js";
+import { changeLines } from "./diff.js";
 import { notice, openDialog } from "./dialog.js";
-import { clock, count, duration, percent } from "./format.js";
+import { bytes, clock, count, duration, percent, plural } from "./format.js";
 import { empty, failed, unavailable } from "./page_state.js";
-import { needs, roleNotice } from "./session.js";
+import { needs, refusal, roleNotice } from "./session.js";
 import { simulateRules } from "./simulation.js";
 import { Table } from "./table.js";
 import { asRules, yaml } from "./yaml.js";
 
 const RUN_MS = 300;
+/** The node takes 16 MiB, in which quotes and line ends take two bytes. */
+const MAX_LOG_BYTES = 12 << 20;
+const IMPORT = "/v1/rules/import?mode=merge";
+/** Rules that the question names. */
+const MAX_DIFF = 20;
 const RATE = /^(\d+)\/(.+)$/;
 
 /** @type {import("./main.js").Page} */
@@ -21,21 +27,59 @@ export function simulate(place) {
   const slider = h("input", { type: "range", min: "1", max: "100", value: "10", oninput: () => dragged(), disabled: true });
   const sliderValue = h("output", null, "choose a rule");
   const picker = h("div");
-  const apply = needs(button("Apply…", () => confirmApply(), { class: "primary" }), "admin");
-  /** @type {Map<string, any>} */
+  const apply = button("Apply…", () => confirmApply(), { class: "primary" });
+  apply.disabled = true;
+  needs(apply, "admin");
+  const applyNote = h("p", { class: "muted", id: "apply-note", role: "status" });
+  apply.setAttribute("aria-describedby", "apply-note");
+  /** What "Apply" would write, for the text and the requests of the last run. @type {{ plan: any, outcome: import("./simulation.js").Outcome, isLog: boolean } | null} */
+  let planned = null;
+  /** Where each rule is from. @type {Map<string, string>} */
   let known = new Map();
+  const ended = new AbortController();
+  let choice = 0;
   /** @type {any} */
   let chosen = null;
   let timer = 0;
   let turn = 0;
   let stopping = new AbortController();
+  /** The text of a log, in place of the sample. @type {string | null} */
+  let log = null;
+
+  /** @param {HTMLInputElement} input */
+  async function chooseLog(input) {
+    const file = input.files?.[0];
+    log = null;
+    if (file && file.size > MAX_LOG_BYTES) {
+      input.value = "";
+      replace(result, empty(`${file.name} is longer than ${bytes(MAX_LOG_BYTES)}`, "Replay it on the command line:", [`tollgate simulate ${file.name} -c new.yaml`]));
+      return;
+    }
+    if (file) log = await file.text();
+    void run();
+  }
+
+  const source = h("input", { type: "file", name: "log", onchange: (/** @type {Event} */ event) => void chooseLog(/** @type {HTMLInputElement} */ (event.target)) });
+  const live = button("Use live requests", () => { source.value = ""; log = null; void run(); }, { class: "quiet" });
 
   /** @param {string} id */
-  function choose(id) {
-    chosen = known.get(id) ?? null;
+  async function choose(id) {
+    const own = ++choice;
+    chosen = null;
+    slider.disabled = true;
+    if (!id) return;
+    try {
+      chosen = (await get(`/v1/rules/${encodeURIComponent(id)}?as=written`, { signal: ended.signal })).rule;
+    } catch (why) {
+      if (own === choice && !ended.signal.aborted) replace(sliderValue, why instanceof Error ? why.message : String(why));
+      return;
+    }
+    if (own === choice) showChosen();
+  }
+
+  function showChosen() {
     const rate = RATE.exec(limitOf(chosen));
     slider.disabled = !rate;
-    if (!chosen) return;
     if (rate) {
       slider.max = String(Math.max(20, Number(rate[1]) * 4));
       slider.value = rate[1];
@@ -54,7 +98,15 @@ export function simulate(place) {
     later();
   }
 
+  /** @param {string} note why, or what, is applied */
+  function showApply(note) {
+    apply.disabled = planned === null || refusal("admin") !== null;
+    replace(applyNote, note);
+  }
+
   function later() {
+    planned = null;
+    showApply("");
     clearTimeout(timer);
     timer = setTimeout(() => void run(), RUN_MS);
   }
@@ -64,44 +116,80 @@ export function simulate(place) {
     stopping.abort();
     stopping = new AbortController();
     result.classList.add("old");
+    planned = null;
+    showApply("");
     try {
-      const outcome = await simulateRules(text.value, stopping.signal);
-      if (own === turn) replace(result, outcomePart(outcome));
+      const isLog = log !== null;
+      const outcome = await simulateRules(text.value, stopping.signal, log);
+      if (own !== turn) return;
+      replace(result, outcomePart(outcome, isLog));
+      void plan(outcome, isLog);
     } catch (why) {
       if (own === turn) replace(result, why instanceof Problem && why.isMissing ? offline() : failed(why, "Simulation"));
     }
     if (own === turn) result.classList.remove("old");
   }
 
+  /** Asks the node what "Apply" would write: it refuses rules of the configuration file. @param {import("./simulation.js").Outcome} outcome @param {boolean} isLog */
+  async function plan(outcome, isLog) {
+    if (refusal("admin") !== null) return;
+    const own = turn;
+    try {
+      const { body } = await call("POST", `${IMPORT}&dry_run=true`, { body: text.value, signal: stopping.signal });
+      if (own !== turn) return;
+      const isSame = body.created + body.changed === 0;
+      planned = isSame ? null : { plan: body, outcome, isLog };
+      showApply(isSame ? "These rules are in force as written." : `Applying creates ${plural(body.created, "rule")} and changes ${count(body.changed)}.`);
+    } catch (why) {
+      if (own !== turn || stopping.signal.aborted) return;
+      const isOfFile = chosen && known.get(chosen.id) === "file";
+      showApply(`Cannot be applied: ${why instanceof Error ? why.message : why}${isOfFile ? "; change it there" : ""}.`);
+    }
+  }
+
   function confirmApply() {
-    openDialog("Put these rules in force?", h("p", null, "They are written to the rules database as one change; rules that are not in the text stay as they are."), {
-      action: "Apply",
+    if (!planned) return;
+    openDialog("Put these rules in force?", applyPart(planned.plan, planned.outcome, planned.isLog), {
+      action: "Apply", wide: true,
       onaction: async () => {
-        const { body } = await call("POST", "/v1/rules/import?mode=merge", { body: text.value });
+        const { body } = await call("POST", IMPORT, { body: text.value });
         notice(`${body.created} rules created, ${body.changed} changed, version ${body.version}`);
+        void run();
       },
     });
   }
 
   get("/v1/rules?limit=1000").then((page) => {
-    known = new Map(page.rules.map((/** @type {any} */ rule) => [rule.id, written(rule)]));
+    known = new Map(page.rules.map((/** @type {any} */ rule) => [rule.id, rule.source]));
     const choices = /** @type {[string, string][]} */ ([["", "choose a rule"], ...[...known.keys()].map((id) => [id, id])]);
-    replace(picker, known.size ? field("Rule", select(choices, "", choose, { name: "rule" })) : empty("No rules yet", "Write some below."));
+    replace(picker, known.size ? field("Rule", select(choices, "", (id) => void choose(id), { name: "rule" })) : empty("No rules yet", "Write some below."));
   }, (why) => replace(picker, failed(why, "Rules")));
 
   text.value = "rules:\n  - id: try\n    key: ip\n    limit: 100/m\n";
   place.append(
-    h("p", { class: "muted" }, "The node keeps the requests of a sample of clients. Other rules are tried on it: nothing is charged, and nothing changes."),
+    h("p", { class: "muted" }, "The node keeps the requests of a sample of clients. Other rules are tried on it, or on a log: nothing is charged, and nothing changes."),
     h("div", { class: "columns" },
       h("section", { class: "panel" }, h("h2", null, "Rules to try"), picker,
         h("label", { class: "field" }, h("span", { class: "label" }, "Limit"), slider, sliderValue),
-        field("Rules (YAML)", text), roleNotice("admin", "Applying"), h("div", { class: "buttons" }, button("Run", () => void run()), apply)),
+        field("Rules (YAML)", text), field("Access log", source, "in place of live requests: common, combined, JSON or CSV; it is not stored"), h("div", { class: "buttons" }, live), roleNotice("admin", "Applying"), h("div", { class: "buttons" }, button("Run", () => void run()), apply), applyNote),
       h("section", { class: "panel", "aria-label": "Result" }, h("h2", null, "Who would be limited"), result)));
   void run();
   return () => {
     clearTimeout(timer);
     stopping.abort();
+    ended.abort();
   };
+}
+
+/** What is written, and what it was measured to do. @param {any} plan @param {import("./simulation.js").Outcome} outcome @param {boolean} isLog */
+function applyPart(plan, outcome, isLog) {
+  const shown = plan.diff.slice(0, MAX_DIFF);
+  const more = plan.created + plan.changed - shown.length;
+  return h("div", null,
+    h("p", null, "One change of the rules database; rules that are not in the text stay as they are."),
+    shown.map((/** @type {any} */ each) => h("div", null, h("h3", null, `rule ${each.id}${each.before === null ? ", new" : ""}`), changeLines(each.before, each.after))),
+    more > 0 && h("p", { class: "muted" }, `and ${count(more)} more`),
+    h("h3", null, "Measured effect"), outcome.requests ? [outcomeSentence(outcome), h("p", { class: "muted" }, sampleText(outcome, isLog)), byRule(outcome)] : h("p", null, `Not known: the ${isLog ? "log" : "sample"} has no request.`));
 }
 
 /** @param {any} rule */
@@ -116,14 +204,9 @@ function withLimit(rule, limit) {
   return limits === undefined ? { ...rest, limit } : { ...rest, limits: [limit] };
 }
 
-/** Without what the API adds. @param {any} rule */
-function written(rule) {
-  const { source, version, left_out, ...rest } = rule;
-  return rest;
-}
-
-/** @param {import("./simulation.js").Outcome} outcome */
-function outcomePart(outcome) {
+/** @param {import("./simulation.js").Outcome} outcome @param {boolean} isLog */
+function outcomePart(outcome, isLog) {
+  if (!outcome.requests && isLog) return empty("The log has no request", "Each line is one.");
   if (!outcome.requests) return empty("The sample is empty", "It fills while requests arrive. Or replay a log on the command line:", ["tollgate simulate access.log -c new.yaml"]);
   const before = outcome.compare;
   const table = new Table("Clients that would be limited", [
@@ -134,13 +217,16 @@ function outcomePart(outcome) {
   const limited = outcome.clients.filter((each) => each.denied > 0);
   table.setRows(limited);
   return h("div", { id: "outcome" },
-    h("p", { class: "sentence small" }, `${count(outcome.denied)} of ${count(outcome.requests)} requests denied (${percent(outcome.denied, outcome.requests)})`),
-    h("p", { class: "muted" }, sampleText(outcome)),
+    outcomeSentence(outcome),
+    h("p", { class: "muted" }, sampleText(outcome, isLog)),
     (outcome.notes ?? []).map((note) => h("p", { class: "role-notice" }, note)),
     before && h("p", { class: "muted" }, `All rules in force together deny ${count(before.denied)} of them (${percent(before.denied, before.requests)}).`),
     byRule(outcome),
-    limited.length ? table.element : empty("No client of the sample would be limited", "Lower the limit to see who is first."));
+    limited.length ? table.element : empty(`No client of the ${isLog ? "log" : "sample"} would be limited`, "Lower the limit to see who is first."));
 }
+
+/** @param {import("./simulation.js").Outcome} outcome */
+const outcomeSentence = (outcome) => h("p", { class: "sentence small" }, `${count(outcome.denied)} of ${count(outcome.requests)} requests denied (${percent(outcome.denied, outcome.requests)})`);
 
 /** Each rule of the draft, next to the rule in force of that id. @param {import("./simulation.js").Outcome} outcome */
 function byRule(outcome) {
@@ -150,13 +236,17 @@ function byRule(outcome) {
       h("td", { class: "number" }, `${count(each.denied)} (${percent(each.denied, each.requests)})`), h("td", { class: "number" }, now ? `${count(now.denied)} (${percent(now.denied, now.requests)})` : "–"));
   });
   if (!rows.length) return null;
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Denied by rule" }, h("table", { id: "by-rule" },
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Denied by rule" }, h("table", { class: "by-rule" },
     h("caption", { class: "hidden" }, "Denied by rule"),
     h("thead", null, h("tr", null, ["rule", "requests", "denied", "in force"].map((name, number) => h("th", { scope: "col", class: number ? "number" : null }, name)))), h("tbody", null, rows)));
 }
 
-/** @param {import("./simulation.js").Outcome} outcome */
-function sampleText(outcome) {
+/** @param {import("./simulation.js").Outcome} outcome @param {boolean} isLog */
+function sampleText(outcome, isLog) {
+  if (isLog && outcome.from && outcome.to) {
+    const [from, to] = [outcome.from, outcome.to].map((at) => new Date(at * 1000).toISOString().slice(0, 19));
+    return `Requests of the log, ${from} to ${to}${outcome.unreadable ? `; ${count(outcome.unreadable)} lines could not be read` : ""}.`;
+  }
   const share = outcome.sampled_one_in === 1 ? "every client" : outcome.sampled_one_in ? `one client in ${count(outcome.sampled_one_in)}` : "the sample";
   const time = outcome.from && outcome.to ? `, ${duration(outcome.to - outcome.from)} until ${clock(outcome.to)}` : "";
   return `Requests of ${share}${time}.`;

@@ -16,11 +16,13 @@ import { failed, unavailable } from "./page_state.js";
  * @property {number | null} [from] Unix seconds
  * @property {number | null} [to]
  * @property {string[]} [notes]
+ * @property {number} [unreadable] lines of a log
  */
 
-/** @param {string} rules YAML @param {AbortSignal} [signal] @returns {Promise<Outcome>} */
-export async function simulateRules(rules, signal) {
-  const { body } = await call("POST", "/v1/simulate", { body: { rules, sample: "live" }, signal });
+/** @param {string} rules YAML @param {AbortSignal} [signal] @param {string | null} [log] in place of the sample @returns {Promise<Outcome>} */
+export async function simulateRules(rules, signal, log = null) {
+  const source = log === null ? { sample: "live" } : { sample: "log", log };
+  const { body } = await call("POST", "/v1/simulate", { body: { rules, ...source }, signal });
   return body;
 }
 

@@ -1,7 +1,7 @@
 // What every page shows: when the node was last heard, and whether it protects.
 
 import { button, byId, h, replace } from "./dom.js";
-import { get, onHeard, onToken } from "./api.js";
+import { get, onHeard, onLost, onToken } from "./api.js";
 import { duration } from "./format.js";
 import { live } from "./live.js";
 
@@ -9,6 +9,9 @@ const HEALTH_MS = 4_000;
 const STALE_MS = 9_000;
 
 let heardAt = Date.now();
+let hasAnswered = false;
+/** The last call was not answered. */
+let isLost = false;
 /** @type {any} */
 let health = null;
 let shown = "";
@@ -16,9 +19,21 @@ let shown = "";
 /** The latest answer of `/healthz`. */
 export const lastHealth = () => health;
 
+/** Whether the node answers: what it said last may be stated as its present state. */
+export const isHeard = () => !isLost && Date.now() - heardAt <= STALE_MS;
+
+/** When it answered last, in seconds since 1970; null if it never did. */
+export const lastHeard = () => (hasAnswered ? heardAt / 1000 : null);
+
 export function watch() {
   onHeard(() => {
     heardAt = Date.now();
+    hasAnswered = true;
+    isLost = false;
+  });
+  onLost(() => {
+    isLost = true;
+    showHeard();
   });
   onToken(() => void refreshHealth());
   live.subscribe((second) => {
@@ -41,9 +56,9 @@ export async function refreshHealth() {
 
 function showHeard() {
   const age = Date.now() - heardAt;
-  const stale = age > STALE_MS;
+  const stale = !isHeard();
   document.body.classList.toggle("stale", stale);
-  const text = stale ? `last heard ${duration(age / 1000)} ago` : live.state === "open" ? "live" : "connected";
+  const text = stale ? (hasAnswered ? `last heard ${duration(age / 1000)} ago` : "no answer") : live.state === "open" ? "live" : "connected";
   const place = byId("heard");
   if (place.textContent === text) return;
   place.classList.toggle("is-stale", stale);
@@ -60,8 +75,14 @@ export function troubles(health) {
   else if (health.enforce === "shadow") found.push(["Protection is in shadow", "The panic switch is on shadow: requests are counted, and none is denied."]);
   else if (health.protection === "off") found.push(["Protection is off", serversDown(health)]);
   else if (health.protection === "partial") found.push(["Protection is partial", "The rules of the database could not be loaded: only those of the file are in force."]);
-  if (health.memory) found.push(["Memory is full", "New keys share counters: raise memory in the configuration."]);
+  if (health.memory) found.push(["Memory is full", memoryFull(health.memory)]);
   return found;
+}
+
+/** @param {string} memory such as `full: new keys share counters` */
+function memoryFull(memory) {
+  const consequence = memory.replace(/^full: /, "");
+  return `${consequence.charAt(0).toUpperCase()}${consequence.slice(1)}: raise memory in the configuration.`;
 }
 
 /** @param {any} health */

@@ -25,7 +25,8 @@ export class Table {
   /**
    * @param {string} caption
    * @param {Column<R>[]} columns
-   * @param {{ onend?: () => void, tall?: boolean, rowClass?: (row: R) => string | null }} [options] `onend`: the last loaded rows come into view
+   * @param {{ onend?: () => void, tall?: boolean, rowClass?: (row: R) => string | null, narrowRowPx?: number }} [options] `onend`: the last loaded
+   *   rows come into view; `narrowRowPx`: the height of a row on narrow screens, for a second line
    */
   constructor(caption, columns, options = {}) {
     this.columns = columns;
@@ -38,7 +39,7 @@ export class Table {
     this.descending = true;
     this.headings = columns.map((column, number) => this.#heading(column, number));
     this.body = h("tbody");
-    this.table = h("table", { class: "virtual" },
+    this.table = h("table", { class: options.narrowRowPx ? "virtual two-lines" : "virtual" },
       h("caption", { class: "hidden" }, caption),
       h("colgroup", null, columns.map((column) => this.#col(column))),
       h("thead", null, h("tr", null, this.headings)),
@@ -80,6 +81,10 @@ export class Table {
     this.setRows(this.given);
   }
 
+  get #rowPx() {
+    return NARROW.matches ? (this.options.narrowRowPx ?? ROW_PX) : ROW_PX;
+  }
+
   /** @param {R[]} rows */
   setRows(rows) {
     this.given = rows;
@@ -93,8 +98,8 @@ export class Table {
   #draw() {
     const height = this.element.clientHeight || 600;
     const top = this.element.scrollTop;
-    const first = Math.max(0, Math.floor(top / ROW_PX) - OVERSCAN_ROWS);
-    const last = Math.min(this.rows.length, Math.ceil((top + height) / ROW_PX) + OVERSCAN_ROWS);
+    const first = Math.max(0, Math.floor(top / this.#rowPx) - OVERSCAN_ROWS);
+    const last = Math.min(this.rows.length, Math.ceil((top + height) / this.#rowPx) + OVERSCAN_ROWS);
     if (last > this.rows.length - NEAR_END_ROWS) this.options.onend?.();
     if (first === this.first && last === this.last) return;
     this.first = first;
@@ -130,7 +135,7 @@ export class Table {
     if (rows <= 0) return null;
     const shown = this.columns.filter((column) => !(column.wide && NARROW.matches));
     const cell = h("td", { colspan: String(shown.length) }); // a wider one would add columns
-    cell.style.height = `${rows * ROW_PX}px`;
+    cell.style.height = `${rows * this.#rowPx}px`;
     return h("tr", { "aria-hidden": "true", class: "space" }, cell);
   }
 }

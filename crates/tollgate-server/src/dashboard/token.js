@@ -4,13 +4,13 @@ import { field, h } from "./dom.js";
 import { openDialog } from "./dialog.js";
 
 /**
- * @param {string} why
+ * @param {string | null} why the last one was refused
  * @returns {Promise<string | null>}
  */
 export function askToken(why) {
   const input = h("input", { type: "password", autocomplete: "off", spellcheck: "false", required: true, name: "token" });
   const body = h("div", null,
-    h("p", null, `This node needs a token (${why}).`),
+    h("p", null, why === null ? "This node needs a token." : `This node needs a token; the last one was refused: ${why}.`),
     field("Token", input, "It stays in the memory of this page: it is asked for again after a reload."),
     h("p", { class: "hint" }, "Tokens are lines ROLE TOKEN NAME of tokens_file; the role read is enough to look."),
   );

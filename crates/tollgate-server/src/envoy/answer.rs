@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use tollgate::internal::EngineVerdict;
+use tollgate::internal::denial::TICKET_HEADER;
 use tollgate::internal::headers::Headers;
+use tollgate::internal::rule::DenyOptions;
 use tollgate::internal::verdict::LimitVerdict;
 
 use super::config::{ConfiguredLimit, LimitMode, Quantity};
@@ -16,9 +18,27 @@ pub struct RateLimitAnswer {
     pub statuses: SmallVec<[DescriptorStatus; 2]>,
     /// For the response to the client.
     pub headers: Headers,
+    /// The body of the response to the client, if the denying rule has one.
+    pub body: Option<Box<str>>,
 }
 
 impl RateLimitAnswer {
+    /// Adds the ticket of a denial, and the message or body that the rule sets.
+    pub fn describe(&mut self, denied: &EngineVerdict, ticket: Option<&str>) {
+        if let Some(ticket) = ticket {
+            self.headers.add(TICKET_HEADER, ticket);
+        }
+        let Some(DenyOptions { message, body, .. }) = denied.deny_options() else { return };
+        match body {
+            Some(body) => {
+                self.headers.add("content-type", &body.content_type);
+                self.body = Some(body.text.clone());
+            }
+            // Envoy sends it as text.
+            None => self.body = message.clone(),
+        }
+    }
+
     pub fn is_over_limit(&self) -> bool {
         self.statuses.iter().any(|status| status.is_over_limit && !status.is_quota)
     }

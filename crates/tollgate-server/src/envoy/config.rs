@@ -120,6 +120,16 @@ impl EnvoyConfig {
         &self.policy
     }
 
+    pub fn visit_limits<'l>(&'l self, visit: &mut impl FnMut(&str, &[(&str, &str)], &'l ConfiguredLimit)) {
+        for (domain, descriptors) in &self.domains {
+            descriptors.visit(&mut Vec::new(), &mut |entries, node| {
+                if let Some(limit) = &node.limit {
+                    visit(domain, entries, limit);
+                }
+            });
+        }
+    }
+
     /// The limit of each descriptor, without those that another one of the request replaces.
     pub fn limits<'c, 'd>(
         &'c self,

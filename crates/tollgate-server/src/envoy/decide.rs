@@ -63,8 +63,15 @@ pub async fn decide(
         (_, Compat::Tollgate) => ask_all_or_none(gate, &snapshot, &questions, now).await,
     };
     let statuses = (0..request.descriptors.len()).map(|n| status_of(n, &questions, &answers)).collect();
-    let reported = reported(&answers).map(|verdict| headers(verdict, snapshot.live.headers));
-    Ok(RateLimitAnswer { statuses, headers: reported.unwrap_or_default() })
+    let reported = reported(&answers);
+    let headers = reported.map(|verdict| headers(verdict, snapshot.live.headers)).unwrap_or_default();
+    let mut answer = RateLimitAnswer { statuses, headers, body: None };
+    if let Some(denied) = reported.filter(|verdict| !verdict.allowed && answer.is_over_limit()) {
+        // envoyproxy/ratelimit has no such header.
+        let ticket = gate.ticket(denied, now).filter(|_| limits.settings.compat == Compat::Tollgate);
+        answer.describe(denied, ticket.as_deref());
+    }
+    Ok(answer)
 }
 
 fn questions<'q>(
@@ -180,8 +187,10 @@ async fn ask(
     match (&question.asked, mode) {
         (AskedPolicy::InForce, DecisionMode::Check) => gate.check(snapshot, hit, now).await,
         (AskedPolicy::InForce, DecisionMode::Peek) => gate.peek(snapshot, hit, now).await,
-        (AskedPolicy::Override(policy), mode) => gate.decide_separate(policy, hit, now, mode).await,
-        (AskedPolicy::Configured(policy, _), mode) => gate.decide_separate(policy, hit, now, mode).await,
+        (AskedPolicy::Override(policy), mode) => gate.decide_separate(snapshot, policy, hit, now, mode).await,
+        (AskedPolicy::Configured(policy, _), mode) => {
+            gate.decide_separate(snapshot, policy, hit, now, mode).await
+        }
     }
 }
 

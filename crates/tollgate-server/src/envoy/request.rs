@@ -124,18 +124,18 @@ pub enum RequestError {
     LongKey { descriptor: usize, entry: usize },
     #[error("domain is longer than {MAX_VALUE_BYTES} bytes")]
     LongDomain,
-    #[error("hits_addend is above {MAX_COST}")]
-    Cost,
 }
 
 impl RateLimitRequest<'_> {
-    /// What a descriptor costs; `None` if nothing is to be charged.
+    /// What a descriptor costs; `None` if nothing is to be charged. More than any limit has is one above that: the value
+    /// may come from a client, so it is denied, and no error, after which Envoy may let the request pass.
     pub fn cost_of(&self, descriptor: &Descriptor<'_>) -> Option<u64> {
-        match descriptor.hits_addend {
-            Some(0) => None,
-            Some(own) => Some(own),
-            None => Some(u64::from(self.hits_addend.max(1))),
-        }
+        let cost = match descriptor.hits_addend {
+            Some(0) => return None,
+            Some(own) => own,
+            None => u64::from(self.hits_addend.max(1)),
+        };
+        Some(cost.min(MAX_COST + 1))
     }
 
     /// Checks what the caller's configuration determines. Values of entries come from the clients of the caller, which
@@ -151,10 +151,6 @@ impl RateLimitRequest<'_> {
             0 => return Err(RequestError::NoDescriptors),
             count if count > MAX_DESCRIPTORS => return Err(RequestError::ManyDescriptors { count }),
             _ => {}
-        }
-        let costs = self.descriptors.iter().filter_map(|descriptor| self.cost_of(descriptor));
-        if costs.into_iter().any(|cost| cost > MAX_COST) {
-            return Err(RequestError::Cost);
         }
         self.descriptors.iter().enumerate().try_for_each(|(n, descriptor)| descriptor.validate(n))
     }

@@ -1,11 +1,12 @@
-//! What became of changes of the configuration file.
+//! Reloads of the configuration file, by result.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate::Time;
 
-/// Written by the thread that reloads the file, read by health and metrics. Relaxed: nothing else is inferred from these values.
+/// Written by the thread that reloads the file, read by health and metrics. Relaxed: nothing else is inferred from
+/// these values.
 pub struct Reloads {
     applied: AtomicU64,
     rejected: AtomicU64,

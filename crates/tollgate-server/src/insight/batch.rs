@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate::internal::rule::RuleId;
 use tollgate::internal::verdict::{LimitVerdict, Reason, VerdictId};
-use tollgate::internal::{EngineVerdict, PolicySnapshot};
+use tollgate::internal::{EngineVerdict, Limit, PolicySnapshot};
 use tollgate::{Hit, Time};
 
 use super::key_text::{KeyTexts, MAX_KEY_TEXT, SHARED_TEXT_BYTES};
@@ -86,6 +86,24 @@ pub struct ListedDecision {
     pub reason: Reason,
     pub rule: Option<RuleId>,
     pub key: Option<Arc<str>>,
+    /// What the rule's limit has decided; `None` without a rule.
+    pub limit: Option<ListedLimit>,
+}
+
+/// The limit that a listed decision reports.
+#[derive(Clone, Copy)]
+pub struct ListedLimit {
+    pub limit: Limit,
+    /// Of its capacity, after the request.
+    pub used: u64,
+    pub cost: u64,
+}
+
+impl ListedLimit {
+    fn of(limit: &LimitVerdict) -> ListedLimit {
+        let used = limit.limit.capacity().saturating_sub(limit.remaining());
+        ListedLimit { limit: *limit.limit, used, cost: limit.cost() }
+    }
 }
 
 /// Positions in a list by hash, with linear probing. It is at most half full.
@@ -214,7 +232,7 @@ impl DecisionBatch {
         self.count_rule(current);
         self.totals.shadow_denied += u32::from(worst == RuleOutcome::ShadowDenied);
         self.totals.near += u32::from(is_near && verdict.allowed);
-        self.list(decided, reported.map(|limit| &limit.rule.id), listed_key);
+        self.list(decided, reported, listed_key);
     }
 
     fn count_rule(&mut self, counted: Option<(usize, RuleOutcome)>) {
@@ -301,7 +319,7 @@ impl DecisionBatch {
 
     /// Lists the decision among the latest ones, if its key and the batch are not listed too often already.
     #[inline]
-    fn list(&mut self, decided: &Decided<'_, '_>, rule: Option<&RuleId>, key: Option<usize>) {
+    fn list(&mut self, decided: &Decided<'_, '_>, reported: Option<&LimitVerdict>, key: Option<usize>) {
         let verdict = decided.verdict;
         let outcome = usize::from(verdict.allowed);
         // Decisions without a key are listed as if they had one in common.
@@ -320,8 +338,9 @@ impl DecisionBatch {
             at: decided.at,
             allowed: verdict.allowed,
             reason: verdict.reason,
-            rule: rule.cloned(),
+            rule: reported.map(|limit| limit.rule.id.clone()),
             key,
+            limit: reported.map(ListedLimit::of),
         });
     }
 }

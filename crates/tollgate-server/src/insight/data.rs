@@ -2,6 +2,7 @@
 //!
 //! Every structure has a named bound; [`InsightData::MAX_BYTES`] adds them up.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 
 use tollgate::internal::rule::RuleId;
@@ -63,6 +64,13 @@ pub struct SecondSummary {
     pub rules: Vec<(RuleId, Point)>,
     /// Denials first; empty for a second that was replayed.
     pub decisions: Vec<ListedDecision>,
+}
+
+/// The list of latest decisions that a decision is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListedOutcome {
+    Denied,
+    Allowed,
 }
 
 /// Which series: of one rule, of the rules without a series of their own, or of all requests.
@@ -295,15 +303,22 @@ impl InsightData {
         rules
     }
 
-    /// The latest decisions with an outcome, newest first.
-    pub fn decisions(&self, denied: bool) -> impl Iterator<Item = &ListedDecision> {
-        let list = if denied { &self.denied } else { &self.allowed };
-        list.iter().rev()
+    /// The latest decisions with an outcome, newest first. The lists have the order in which the batches of threads were
+    /// merged, so a batch that was full earlier may have later decisions.
+    pub fn decisions(&self, outcome: ListedOutcome) -> Vec<&ListedDecision> {
+        let list = match outcome {
+            ListedOutcome::Denied => &self.denied,
+            ListedOutcome::Allowed => &self.allowed,
+        };
+        let mut decisions: Vec<_> = list.iter().rev().collect();
+        decisions.sort_by_key(|decision| Reverse(decision.at));
+        decisions
     }
 
     /// The latest listed decision with a reason.
     pub fn latest(&self, reason: Reason) -> Option<&ListedDecision> {
-        self.decisions(true).chain(self.decisions(false)).find(|decision| decision.reason == reason)
+        let listed = self.denied.iter().chain(&self.allowed);
+        listed.filter(|decision| decision.reason == reason).max_by_key(|decision| decision.at)
     }
 
     /// The seconds of the last minute, oldest first, the current one last.
@@ -315,7 +330,7 @@ impl InsightData {
 fn most_active(points: Vec<(Option<RuleId>, Point)>) -> Vec<(RuleId, Point)> {
     let named = points.into_iter().filter_map(|(rule, point)| Some((rule?, point)));
     let mut active: Vec<_> = named.filter(|(_, point)| !point.is_empty()).collect();
-    active.sort_by_key(|(_, point)| std::cmp::Reverse(point.decisions() + u64::from(point.shadow_denied)));
+    active.sort_by_key(|(_, point)| Reverse(point.decisions() + u64::from(point.shadow_denied)));
     active.truncate(MAX_SUMMARY);
     active
 }

@@ -81,6 +81,17 @@ pub fn unknown_key(mark: u64) -> String {
     format!("#{mark:016x}")
 }
 
+/// Whether this stands for a key without a text.
+pub fn is_unknown(text: &str) -> bool {
+    text.starts_with('#')
+}
+
+/// Whether a text has the mark of a node, so that other nodes have another text for the same key.
+pub fn has_mark(text: &str) -> bool {
+    let is_mark = |rest: &str| rest.len() >= 16 && rest.bytes().take(16).all(|byte| byte.is_ascii_hexdigit());
+    text.split('#').skip(1).any(is_mark)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,7 +1,9 @@
 //! Counts over time: a ring with one point per step, the oldest replaced first.
 
+use serde::{Deserialize, Serialize};
+
 /// Decisions of one step, by outcome. A request is counted under one of `allowed`, `denied` and `banned`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Point {
     pub allowed: u32,
     pub denied: u32,

@@ -28,6 +28,8 @@ pub struct RuleHistory {
     /// Requests near the limit: in the current second, and in each of the last 60.
     near: u32,
     near_seconds: [u32; MINUTE as usize],
+    /// Requests near the limit since the series began.
+    near_total: u64,
     /// Requests by the share of the limit that is used: in the current minute and in the last one.
     used: [[u32; USED_STEPS]; 2],
     limited_second: HyperLogLog,
@@ -57,6 +59,7 @@ impl RuleHistory {
             minutes,
             near: 0,
             near_seconds: [0; MINUTE as usize],
+            near_total: 0,
             used: [[0; USED_STEPS]; 2],
             limited_second: HyperLogLog::default(),
             limited_minute: HyperLogLog::default(),
@@ -73,7 +76,7 @@ impl RuleHistory {
             shadow_denied: count.shadow_denied,
             ..Point::default()
         });
-        self.near += count.near;
+        self.add_near(count.near);
         for (own, count) in self.used[0].iter_mut().zip(count.used) {
             *own = own.saturating_add(count);
         }
@@ -81,6 +84,7 @@ impl RuleHistory {
 
     pub fn add_near(&mut self, near: u32) {
         self.near += near;
+        self.near_total += u64::from(near);
     }
 
     pub fn add_limited(&mut self, fingerprint: u64) {
@@ -144,27 +148,21 @@ impl RuleHistory {
         u64::from(self.near) + self.near_seconds.iter().map(|near| u64::from(*near)).sum::<u64>()
     }
 
+    /// Requests near the limit since the series began, those of absorbed ones included.
+    pub fn near_limit_total(&self) -> u64 {
+        self.near_total
+    }
+
+    /// Requests of the last one to two minutes by the share of the limit that their key has used, in equal steps.
+    pub fn used(&self) -> Vec<u64> {
+        let both = self.used[0].iter().zip(&self.used[1]);
+        both.map(|(now, before)| u64::from(*now) + u64::from(*before)).collect()
+    }
+
     /// The share of the limit that a tenth, two tenths … of the requests have used at most, in the last one to two
     /// minutes; empty without requests.
     pub fn headroom(&self) -> Vec<f64> {
-        let counts: Vec<u64> = self.used[0]
-            .iter()
-            .zip(&self.used[1])
-            .map(|(now, before)| u64::from(*now) + u64::from(*before))
-            .collect();
-        let total: u64 = counts.iter().sum();
-        if total == 0 {
-            return Vec::new();
-        }
-        let decile = |tenth: u64| {
-            let mut seen = 0;
-            let found = counts.iter().position(|count| {
-                seen += count;
-                seen * 10 >= total * tenth
-            });
-            (found.unwrap_or(USED_STEPS - 1) + 1) as f64 / USED_STEPS as f64
-        };
-        (1..=10).map(decile).collect()
+        headroom(&self.used())
     }
 
     /// The counts of the last 60 seconds, the current one included.
@@ -181,11 +179,30 @@ impl RuleHistory {
         self.seconds.absorb(&other.seconds);
         self.minutes.absorb(&other.minutes);
         self.near += other.near;
+        self.near_total += other.near_total;
         self.limited_minute.merge(&other.limited_minute);
         for (own, other) in self.limited_slots.iter_mut().zip(&other.limited_slots) {
             own.merge(other);
         }
     }
+}
+
+/// The share of the limit that a tenth, two tenths … of the requests have used at most; empty without requests.
+/// `used` has the requests by that share, in equal steps.
+pub fn headroom(used: &[u64]) -> Vec<f64> {
+    let total = used.iter().fold(0u128, |sum, count| sum + u128::from(*count));
+    if total == 0 {
+        return Vec::new();
+    }
+    let decile = |tenth: u128| {
+        let mut seen = 0;
+        let found = used.iter().position(|count| {
+            seen += u128::from(*count);
+            seen * 10 >= total * tenth
+        });
+        (found.unwrap_or(used.len() - 1) + 1) as f64 / used.len() as f64
+    };
+    (1..=10).map(decile).collect()
 }
 
 fn slot(second: u64) -> usize {

@@ -1,10 +1,14 @@
-//! All requests of a sample of clients, so that live traffic can be replayed with other rules.
+//! The requests of a sample of clients, so that live traffic can be replayed with other rules.
 //!
 //! A client is sampled by a hash of its identity, so the rate of a sampled client is its true rate. At first every client
 //! is; when there is no room, one in 2, 4, 8 …. The sample has two generations of ten minutes: the last one, and the one
 //! that is being recorded.
+//!
+//! A client that has filled its share of a generation goes on with one record a second, which counts the requests of that
+//! second: an attacker that sends most of the requests is in the sample, and displaces no other client.
 
-use std::hash::RandomState;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,12 +21,12 @@ use super::lock;
 /// Bytes of the requests of a generation.
 const MAX_GENERATION_BYTES: usize = 2 << 20;
 const GENERATION_SECS: u64 = 600;
-/// If fewer of the requests would remain, a few clients send most of them: then recording stops until the next generation.
-const LEAST_REMAINING: usize = 16;
-/// No hash has so many zero bits.
-const NO_CLIENT: u32 = u64::BITS + 1;
+/// Bytes of the requests of a client that are recorded one by one.
+const CLIENT_SHARE_BYTES: usize = MAX_GENERATION_BYTES / 16;
 /// A longer request is not recorded: a few of them would be the whole sample.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// Bound on the replay of a sample. Where more requests are counted, those of busy clients are reduced in proportion.
+const MAX_REPLAYED: u64 = 5_000_000;
 
 pub struct ClientSample {
     hasher: RandomState,
@@ -42,7 +46,16 @@ struct Generation {
     /// Its clients have this many zero bits at the end of their hashes.
     bits: u32,
     requests: Vec<SampledRequest>,
+    clients: HashMap<u64, ClientShare>,
     bytes: usize,
+}
+
+/// What a client has of a generation.
+#[derive(Default)]
+struct ClientShare {
+    bytes: usize,
+    /// The index of its last request.
+    last: usize,
 }
 
 #[derive(Clone)]
@@ -50,6 +63,8 @@ pub struct SampledRequest {
     /// The hash of the client.
     pub client: u64,
     pub at: Time,
+    /// How many requests of the client this stands for: those of the second that began with it.
+    pub count: u32,
     pub hit: Arc<OwnedHit>,
 }
 
@@ -59,6 +74,27 @@ pub struct Sampled {
     pub requests: Vec<SampledRequest>,
     /// One client in so many is sampled.
     pub one_in: u64,
+    /// Requests of busy clients that were counted by the second.
+    pub merged: u64,
+}
+
+impl Sampled {
+    /// What a reader of a replay should know about the sample.
+    pub fn notes(&self) -> Vec<String> {
+        let note = || {
+            format!(
+                "{} requests of clients that sent very many are replayed at the start of their second, as copies of its \
+                 first request",
+                self.merged
+            )
+        };
+        (self.merged > 0).then(note).into_iter().collect()
+    }
+
+    /// Each request, as often as it was sent.
+    pub fn each(&self) -> impl Iterator<Item = &SampledRequest> {
+        self.requests.iter().flat_map(|request| std::iter::repeat_n(request, request.count as usize))
+    }
 }
 
 impl ClientSample {
@@ -73,6 +109,11 @@ impl ClientSample {
         }
     }
 
+    /// The same text has the same mark during the lifetime of the process.
+    pub fn mark(&self, text: &str) -> u64 {
+        self.hasher.hash_one(text)
+    }
+
     /// Records a request if its client is sampled.
     #[inline]
     pub fn record(&self, hit: &Hit<'_>, at: Time) {
@@ -84,26 +125,23 @@ impl ClientSample {
 
     #[cold]
     fn keep(&self, client: u64, hit: &Hit<'_>, at: Time) {
+        let mut generations = lock(&self.generations);
+        let current = &mut generations.current;
+        if current.merge(client, at) {
+            return;
+        }
         let hit = Arc::new(OwnedHit::of(hit));
-        let bytes = size_of::<SampledRequest>() + hit.bytes();
+        let bytes = request_bytes(&hit);
         if bytes > MAX_REQUEST_BYTES {
             return;
         }
-        let mut generations = lock(&self.generations);
-        let current = &mut generations.current;
-        while current.bytes + bytes > MAX_GENERATION_BYTES {
-            let next = current.bits + 1;
-            let remaining = current.requests.iter().filter(|one| one.client.trailing_zeros() >= next).count();
-            if remaining * LEAST_REMAINING < current.requests.len() {
-                return self.bits.store(NO_CLIENT, Ordering::Relaxed);
-            }
-            current.retain(next);
-            self.bits.store(next, Ordering::Relaxed);
+        while current.bytes + bytes > MAX_GENERATION_BYTES && current.bits < u64::BITS {
+            current.retain(current.bits + 1);
+            self.bits.store(current.bits, Ordering::Relaxed);
         }
         // Another thread may have changed it since it was read.
         if client.trailing_zeros() >= current.bits {
-            current.requests.push(SampledRequest { client, at, hit });
-            current.bytes += bytes;
+            current.push(SampledRequest { client, at, count: 1, hit });
         }
     }
 
@@ -129,16 +167,50 @@ impl ClientSample {
         let mut requests: Vec<_> = both.filter(|one| one.client.trailing_zeros() >= bits).cloned().collect();
         drop(generations);
         requests.sort_by_key(|request| request.at);
-        Sampled { requests, one_in: 1 << bits }
+        let total: u64 = requests.iter().map(|request| u64::from(request.count)).sum();
+        for request in requests.iter_mut().filter(|_| total > MAX_REPLAYED) {
+            let reduced = u128::from(request.count) * u128::from(MAX_REPLAYED) / u128::from(total);
+            request.count = u32::try_from(reduced).unwrap_or(u32::MAX).max(1);
+        }
+        Sampled { merged: total - requests.len() as u64, requests, one_in: 1 << bits.min(u64::BITS - 1) }
     }
 }
 
 impl Generation {
-    fn retain(&mut self, bits: u32) {
-        self.bits = bits;
-        self.requests.retain(|one| one.client.trailing_zeros() >= bits);
-        self.bytes = self.requests.iter().map(|one| size_of::<SampledRequest>() + one.hit.bytes()).sum();
+    /// Counts a request of a client that has filled its share, if it is of the same second as the last one.
+    fn merge(&mut self, client: u64, at: Time) -> bool {
+        let Some(share) = self.clients.get(&client).filter(|share| share.bytes >= CLIENT_SHARE_BYTES) else {
+            return false;
+        };
+        let last = &mut self.requests[share.last];
+        let is_same_second = last.at.secs() == at.secs();
+        if is_same_second {
+            last.count = last.count.saturating_add(1);
+        }
+        is_same_second
     }
+
+    fn push(&mut self, request: SampledRequest) {
+        let bytes = request_bytes(&request.hit);
+        let share = self.clients.entry(request.client).or_default();
+        share.bytes += bytes;
+        share.last = self.requests.len();
+        self.bytes += bytes;
+        self.requests.push(request);
+    }
+
+    fn retain(&mut self, bits: u32) {
+        let requests = mem::take(&mut self.requests);
+        let since = self.since;
+        *self = Generation { since, bits, ..Generation::default() };
+        let sampled = |one: &SampledRequest| one.client.trailing_zeros() >= bits;
+        requests.into_iter().filter(sampled).for_each(|request| self.push(request));
+    }
+}
+
+/// What a request takes, with its client's share.
+fn request_bytes(hit: &OwnedHit) -> usize {
+    size_of::<SampledRequest>() + size_of::<(u64, ClientShare)>() + hit.bytes()
 }
 
 #[cfg(test)]
@@ -169,17 +241,48 @@ mod tests {
     }
 
     #[test]
-    fn one_client_that_sends_everything_leaves_its_first_requests() {
+    fn a_client_that_sends_nearly_everything_displaces_no_other_and_keeps_its_rate() {
+        const PER_SECOND: u64 = 1_000;
+        let sample = ClientSample::new(START);
+        let attacker = Hit::on("GET", "h", "/").ip([192, 0, 2, 1].into());
+        let users: Vec<String> = (0..10).map(|n| format!("user-{n}")).collect();
+        for second in 0..GENERATION_SECS / 2 {
+            let at = Time::from_secs(START.secs() + second);
+            users.iter().for_each(|user| sample.record(&Hit::on("GET", "h", "/").user(&**user), at));
+            (0..PER_SECOND).for_each(|_| sample.record(&attacker, at));
+        }
+        let sampled = sample.copy();
+        assert_eq!((sampled.one_in, clients(&sampled)), (1, users.len() + 1));
+        let last = Time::from_secs(START.secs() + GENERATION_SECS / 2 - 1);
+        let in_last = sampled.each().filter(|request| request.at == last).count() as u64;
+        assert_eq!(in_last, PER_SECOND + users.len() as u64);
+        assert_eq!(sampled.each().count() as u64, (PER_SECOND + users.len() as u64) * GENERATION_SECS / 2);
+        assert!(sampled.merged > 0 && sampled.notes().len() == 1);
+        assert!(lock(&sample.generations).current.bytes <= MAX_GENERATION_BYTES);
+    }
+
+    #[test]
+    fn a_replay_is_bounded() {
         let sample = ClientSample::new(START);
         let hit = Hit::on("GET", "h", "/").ip([192, 0, 2, 1].into());
-        (0..100_000).for_each(|_| sample.record(&hit, START));
-        let first = sample.copy().requests.len();
-        assert!(first > 1_000);
-        let later = Time::from_secs(START.secs() + GENERATION_SECS);
-        sample.tick(later);
-        sample.record(&hit, later);
-        assert_eq!(sample.copy().requests.len(), first + 1, "recording goes on in the next generation");
-        sample.tick(Time::from_secs(START.secs() + 2 * GENERATION_SECS));
+        (0..5_000).for_each(|_| sample.record(&hit, START));
+        let mut generations = lock(&sample.generations);
+        generations.current.requests.iter_mut().for_each(|request| request.count = u32::MAX);
+        drop(generations);
+        let replayed = sample.copy().each().count() as u64;
+        assert!((MAX_REPLAYED / 2..=MAX_REPLAYED).contains(&replayed), "{replayed}");
+    }
+
+    #[test]
+    fn a_generation_ends_after_ten_minutes() {
+        let sample = ClientSample::new(START);
+        let hit = Hit::on("GET", "h", "/").ip([192, 0, 2, 1].into());
+        let at = |generation: u64| Time::from_secs(START.secs() + generation * GENERATION_SECS);
+        sample.record(&hit, START);
+        sample.tick(at(1));
+        sample.record(&hit, at(1));
+        assert_eq!(sample.copy().requests.len(), 2);
+        sample.tick(at(2));
         assert_eq!(sample.copy().requests.len(), 1);
     }
 

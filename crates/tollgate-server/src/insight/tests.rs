@@ -1,5 +1,6 @@
 //! Decisions of a real engine, counted.
 
+use tollgate::internal::verdict::Reason;
 use tollgate::internal::{EngineCore, PolicySnapshot};
 use tollgate::{Hit, Time};
 
@@ -66,7 +67,7 @@ fn keys_near_their_limit_are_counted_and_listed() {
     (0..9).for_each(|_| _ = node.check(&Hit::by("ann")));
     node.check(&Hit::by("bob"));
     let data = node.insight.data();
-    let near = data.top.top(TopOutcome::Near, TopWindow::Minute, None, 9).1;
+    let near = data.top.top(TopOutcome::Near, TopWindow::Minute, None, 9).keys;
     assert_eq!(near.iter().map(|key| (&*key.key, key.count)).collect::<Vec<_>>(), [("user:ann", 2)]);
     let series = data.series(SeriesName::Rule("login")).expect("it was used");
     assert_eq!(series.near_limit(), 2);
@@ -85,8 +86,29 @@ fn an_attack_leaves_other_denials_and_allows_in_the_lists() {
         node.tick();
     }
     let data = node.insight.data();
-    assert!(data.decisions(true).any(|one| one.key.as_deref() == Some("ip:192.0.2.2")));
-    assert_eq!(data.decisions(false).count(), 2);
+    assert!(
+        data.decisions(ListedOutcome::Denied).iter().any(|one| one.key.as_deref() == Some("ip:192.0.2.2"))
+    );
+    assert_eq!(data.decisions(ListedOutcome::Allowed).len(), 2);
+}
+
+/// Batches of threads were listed in the order in which they were merged: `limit` left out later decisions.
+#[test]
+fn decisions_are_newest_first_in_whatever_order_batches_are_merged() {
+    let mut node = Node::new("rules: [{ id: login, key: user, limits: [9/m] }]");
+    for (seconds, user) in [(2, "ann"), (3, "bob"), (1, "cid")] {
+        node.now = START + Duration::from_secs(seconds);
+        node.check(&Hit::by(user).cost(2));
+        drop(node.insight.data());
+    }
+    let data = node.insight.data();
+    let decisions = data.decisions(ListedOutcome::Allowed);
+    let keys: Vec<_> = decisions.iter().filter_map(|one| one.key.as_deref()).collect();
+    assert_eq!(keys, ["user:bob", "user:ann", "user:cid"]);
+    let limit = decisions[0].limit.expect("a limit");
+    assert_eq!((limit.limit.to_string().as_str(), limit.used, limit.cost), ("9/m", 2, 2));
+    let latest = data.latest(Reason::Ok).and_then(|one| one.key.as_deref());
+    assert_eq!(latest, Some("user:bob"));
 }
 
 #[test]
@@ -100,9 +122,8 @@ fn banned_clients_are_counted_and_listed() {
     let data = node.insight.data();
     let total = data.replay(START.secs()).expect("a second").total;
     assert_eq!((total.allowed, total.denied, total.banned), (1, 1, 5));
-    let top = data.top.top(TopOutcome::Denied, TopWindow::Minute, None, 9).1;
-    let listed: Vec<_> =
-        top.iter().map(|key| (key.rule.as_ref().map(|id| id.as_str()), &*key.key, key.count)).collect();
+    let top = data.top.top(TopOutcome::Denied, TopWindow::Minute, None, 9).keys;
+    let listed: Vec<_> = top.iter().map(|key| (key.rule.as_deref(), &*key.key, key.count)).collect();
     assert_eq!(listed, [(None, "ip:192.0.2.1", 5), (Some("r"), "ip:192.0.2.1", 1)]);
 }
 
@@ -128,7 +149,7 @@ fn a_flood_of_keys_is_counted_completely() {
     let data = node.insight.data();
     let total = data.replay(START.secs()).expect("a second").total;
     assert_eq!(u64::from(total.allowed), 4 * EACH + 4 * EACH / 10);
-    let top = data.top.top(TopOutcome::Allowed, TopWindow::Minute, None, 1).1;
+    let top = data.top.top(TopOutcome::Allowed, TopWindow::Minute, None, 1).keys;
     assert_eq!(top[0].key, "user:frequent");
     assert!((top[0].count - top[0].error..=top[0].count).contains(&(4 * EACH / 10)));
 }

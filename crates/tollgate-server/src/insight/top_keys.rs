@@ -1,11 +1,12 @@
 //! The keys with the most decisions, by outcome: sketches of the last minutes and hours.
 
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tollgate::internal::rule::RuleId;
 
-use super::key_text::{MAX_KEY_TEXT, SHARED_TEXT_BYTES, unknown_key};
+use super::bounded_sum::BoundedSum;
+use super::key_text::{MAX_KEY_TEXT, SHARED_TEXT_BYTES, is_unknown, unknown_key};
 use super::rule_history::{HOUR, MINUTE};
 use super::space_saving::{self, FingerprintMap, SpaceSaving};
 
@@ -39,12 +40,37 @@ struct KeyName {
 }
 
 /// A key of the list. Its true count is within [count − error, count].
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TopKey {
-    pub rule: Option<RuleId>,
+    pub rule: Option<String>,
     pub key: String,
     pub count: u64,
     pub error: u64,
+    /// The node whose decisions are counted, if not those of the whole fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// The keys of a window, most decisions first.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TopList {
+    /// The start of the window, in seconds since 1970.
+    pub from: u64,
+    pub keys: Vec<TopKey>,
+    /// A key that is not listed by its text has at most this many.
+    pub unlisted: u64,
+}
+
+impl TopList {
+    /// Sorts the keys and leaves the first ones.
+    pub fn truncate(&mut self, limit: usize) {
+        let order = |a: &TopKey, b: &TopKey| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key));
+        self.keys.sort_unstable_by(|a, b| order(a, b).then_with(|| a.node.cmp(&b.node)));
+        if let Some(next) = self.keys.get(limit) {
+            self.unlisted = self.unlisted.max(next.count);
+        }
+        self.keys.truncate(limit);
+    }
 }
 
 /// Sketches of successive steps, by outcome.
@@ -121,15 +147,9 @@ impl TopKeys {
         }
     }
 
-    /// The keys of a window, most decisions first, and the start of the window.
-    pub fn top(
-        &self,
-        outcome: TopOutcome,
-        window: TopWindow,
-        rule: Option<&str>,
-        limit: usize,
-    ) -> (u64, Vec<TopKey>) {
-        let (from, merged) = match window {
+    /// The keys of a window, most decisions first.
+    pub fn top(&self, outcome: TopOutcome, window: TopWindow, rule: Option<&str>, limit: usize) -> TopList {
+        let (from, (keys, unmonitored)) = match window {
             TopWindow::Minute => {
                 (self.minutes.step.saturating_sub(1) * MINUTE, merged(self.minutes.latest(outcome, 1)))
             }
@@ -144,12 +164,13 @@ impl TopKeys {
                 (self.hours.step.saturating_sub(1) * HOUR, merged(self.hours.latest(outcome, 1)))
             }
         };
-        let is_of_rule =
-            |key: &TopKey| rule.is_none_or(|rule| key.rule.as_ref().is_some_and(|id| id.as_str() == rule));
-        let mut keys: Vec<TopKey> = merged.into_iter().filter(is_of_rule).collect();
-        keys.sort_unstable_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
-        keys.truncate(limit);
-        (from, keys)
+        let is_of_rule = |key: &TopKey| rule.is_none_or(|rule| key.rule.as_deref() == Some(rule));
+        let keys: Vec<TopKey> = keys.into_iter().filter(is_of_rule).collect();
+        // A key whose text is not known is listed, but not by its text.
+        let without_text = keys.iter().filter(|key| is_unknown(&key.key)).map(|key| key.count).max();
+        let mut list = TopList { from, keys, unlisted: unmonitored.max(without_text.unwrap_or(0)) };
+        list.truncate(limit);
+        list
     }
 }
 
@@ -161,44 +182,32 @@ const COUNTER_BYTES: usize = 2 * size_of::<u64>()
     + MAX_KEY_TEXT
     + SHARED_TEXT_BYTES;
 
-/// The sum of several sketches. A key that one of them does not monitor may have had as many decisions there as its
-/// least counter, which is added to the key's count and error.
-fn merged<'s>(sketches: impl Iterator<Item = &'s SpaceSaving<KeyName>>) -> Vec<TopKey> {
-    struct Sum<'s> {
-        name: &'s KeyName,
-        count: u64,
-        error: u64,
-        /// What sketches that monitor the key would have added.
-        unmonitored: u64,
-    }
-    let mut sums: FingerprintMap<Sum<'_>> = FingerprintMap::default();
+/// The sum of several sketches, which each list what they monitor; also returns what a key may have that none monitors.
+fn merged<'s>(sketches: impl Iterator<Item = &'s SpaceSaving<KeyName>>) -> (Vec<TopKey>, u64) {
+    let mut sums: FingerprintMap<(&KeyName, BoundedSum)> = FingerprintMap::default();
     let mut unmonitored = 0;
     for sketch in sketches {
         let least = sketch.max_unmonitored();
         unmonitored += least;
         for one in sketch.iter() {
-            let sum = match sums.entry(one.fingerprint) {
-                Entry::Occupied(sum) => sum.into_mut(),
-                Entry::Vacant(new) => new.insert(Sum { name: one.item, count: 0, error: 0, unmonitored: 0 }),
-            };
-            sum.count += one.count;
-            sum.error += one.error;
-            sum.unmonitored += least;
-            if sum.name.text.is_none() {
-                sum.name = one.item;
+            let (name, sum) = sums.entry(one.fingerprint).or_insert((one.item, BoundedSum::default()));
+            sum.add(one.count, one.error, least);
+            if name.text.is_none() {
+                *name = one.item;
             }
         }
     }
-    let key = |(fingerprint, sum): (u64, Sum<'_>)| {
-        let elsewhere = unmonitored - sum.unmonitored;
+    let key = |(fingerprint, (name, sum)): (u64, (&KeyName, BoundedSum))| {
+        let (count, error) = sum.bounds(unmonitored);
         TopKey {
-            rule: sum.name.rule.clone(),
-            key: sum.name.text.as_ref().map_or_else(|| unknown_key(fingerprint), |text| text.to_string()),
-            count: sum.count + elsewhere,
-            error: sum.error + elsewhere,
+            rule: name.rule.as_ref().map(|rule| rule.to_string()),
+            key: name.text.as_ref().map_or_else(|| unknown_key(fingerprint), |text| text.to_string()),
+            count,
+            error,
+            node: None,
         }
     };
-    sums.into_iter().map(key).collect()
+    (sums.into_iter().map(key).collect(), unmonitored)
 }
 
 #[cfg(test)]
@@ -222,7 +231,7 @@ mod tests {
         add(&mut top, 1, None, 5);
         add(&mut top, 2, None, 7);
         let list = |top: &TopKeys, window| -> Vec<(String, u64, u64)> {
-            let keys = top.top(TopOutcome::Denied, window, Some("login"), 10).1;
+            let keys = top.top(TopOutcome::Denied, window, Some("login"), 10).keys;
             keys.into_iter().map(|one| (one.key, one.count, one.error)).collect()
         };
         let first = ("ip:192.0.2.1".to_owned(), 15, 0);
@@ -236,7 +245,7 @@ mod tests {
         assert_eq!(list(&top, TopWindow::Hour), [first, second]);
         top.advance(START + 7_200);
         assert!(list(&top, TopWindow::Hour).is_empty());
-        assert!(top.top(TopOutcome::Allowed, TopWindow::Hour, None, 10).1.is_empty());
+        assert!(top.top(TopOutcome::Allowed, TopWindow::Hour, None, 10).keys.is_empty());
     }
 
     /// A million keys in two minutes: every true count is within the bounds of the merged list.
@@ -254,7 +263,7 @@ mod tests {
                 add(&mut top, fingerprint, None, 1);
             }
         }
-        let keys = top.top(TopOutcome::Denied, TopWindow::Minute, None, usize::MAX).1;
+        let keys = top.top(TopOutcome::Denied, TopWindow::Minute, None, usize::MAX).keys;
         for one in &keys {
             let fingerprint = u64::from_str_radix(&one.key[1..], 16).expect("a mark");
             let count = truth[&fingerprint];

@@ -27,11 +27,12 @@ struct LatencyStripe {
 }
 
 /// The sums over all stripes.
-pub(super) struct HistogramSnapshot {
-    pub(super) sum_seconds: f64,
-    pub(super) count: u64,
+#[derive(Debug)]
+pub struct HistogramSnapshot {
+    pub sum_seconds: f64,
+    pub count: u64,
     /// Upper bounds, and the counts of each bucket by itself.
-    pub(super) buckets: [(f64, u64); BUCKETS],
+    pub buckets: [(f64, u64); BUCKETS],
 }
 
 impl LatencyHistogram {
@@ -61,6 +62,18 @@ impl LatencyHistogram {
             sum_seconds: Duration::from_nanos(sum_nanos).as_secs_f64(),
             count: buckets.iter().map(|(_, count)| count).sum(),
             buckets,
+        }
+    }
+}
+
+impl HistogramSnapshot {
+    /// Multiplies all counts, and measures time in another unit.
+    pub(super) fn scale(&mut self, counts: u64, unit: f64) {
+        self.sum_seconds *= counts as f64 * unit;
+        self.count *= counts;
+        for (bound, count) in &mut self.buckets {
+            *bound *= unit;
+            *count *= counts;
         }
     }
 }

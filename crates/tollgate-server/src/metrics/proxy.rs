@@ -20,9 +20,10 @@ impl MetricsWriter<'_> {
 
     pub(super) fn proxy(&mut self, proxy: &Proxy) -> fmt::Result {
         let upstreams = proxy.upstreams();
-        let mut up = self.gauges("tollgate_upstream_up", "Whether an upstream receives requests.")?;
+        let mut up =
+            self.gauges("tollgate_upstream_up", "Whether an upstream serves requests, as far as is known.")?;
         for upstream in &upstreams {
-            up.sample(&[("upstream", &upstream.address)], upstream.up.into())?;
+            up.sample(&[("upstream", &upstream.address)], upstream.is_up().into())?;
         }
         let mut in_flight =
             self.gauges("tollgate_upstream_in_flight", "Requests in flight to an upstream.")?;

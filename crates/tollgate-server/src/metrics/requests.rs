@@ -180,6 +180,11 @@ impl RequestCounts {
         self.0.current().0[transport as usize][status.index()].fetch_add(count, Ordering::Relaxed);
     }
 
+    /// All requests of a transport.
+    pub(super) fn total(&self, transport: Transport) -> u64 {
+        (0..STATUSES).map(|index| self.get(transport, index)).sum()
+    }
+
     fn get(&self, transport: Transport, index: usize) -> u64 {
         self.0.iter().map(|stripe| stripe.0[transport as usize][index].load(Ordering::Relaxed)).sum()
     }

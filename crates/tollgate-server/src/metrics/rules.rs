@@ -27,13 +27,14 @@ struct KeptSeries {
 }
 
 /// The counts of one page.
-struct SelectedRules<'p> {
-    own: Vec<(&'p RuleInForce, RuleCounts)>,
-    other: Option<RuleCounts>,
+pub(super) struct SelectedRules<'p> {
+    pub(super) own: Vec<(&'p RuleInForce, RuleCounts)>,
+    pub(super) other: Option<RuleCounts>,
 }
 
 impl RuleSeries {
-    fn select<'p>(&self, policies: &[&'p PolicySnapshot]) -> SelectedRules<'p> {
+    /// Selects among the rules of several policies; their ids differ.
+    pub(super) fn select<'p>(&self, policies: &[&'p PolicySnapshot]) -> SelectedRules<'p> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A database may have a million rules: of these, only those with hits.
         let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();
@@ -61,7 +62,7 @@ impl RuleSeries {
     }
 }
 
-fn sum(one: RuleCounts, other: RuleCounts) -> RuleCounts {
+pub(super) fn sum(one: RuleCounts, other: RuleCounts) -> RuleCounts {
     combine(one, other, |one, other| one + other)
 }
 
@@ -79,9 +80,8 @@ fn combine(one: RuleCounts, other: RuleCounts, with: impl Fn(u64, u64) -> u64) -
 }
 
 impl MetricsWriter<'_> {
-    /// The rules of several policies; their ids differ.
-    pub(super) fn rules(&mut self, series: &RuleSeries, policies: &[&PolicySnapshot]) -> fmt::Result {
-        let SelectedRules { own, other } = series.select(policies);
+    pub(super) fn rules(&mut self, selected: &SelectedRules<'_>) -> fmt::Result {
+        let SelectedRules { own, other } = selected;
         let other = other.map(|counts| (OTHER, counts));
         let named = own.iter().map(|(rule, counts)| (rule.id.as_str(), *counts));
         let mut hits = self.counters("tollgate_rule_hits_total", "Hits on a rule, by outcome.")?;

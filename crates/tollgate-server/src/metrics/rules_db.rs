@@ -47,6 +47,11 @@ impl MetricsWriter<'_> {
             "tollgate_rules_db_left_out",
             "Items of the rules database that cannot be in force on this node.",
             status.left_out.len() as u64,
+        )?;
+        self.gauge(
+            "tollgate_rules_db_pending_edits",
+            "Bans and changes of the panic switch that wait until the rules database can be written.",
+            follower.pending_edits() as u64,
         )
     }
 

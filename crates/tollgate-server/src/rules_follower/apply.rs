@@ -13,6 +13,7 @@ use tollgate_stores::rules::{ItemChange, ItemId, ItemKind, parse_ban};
 use crate::config::{Config, StoreConfig, memory};
 use crate::gate::{FieldSelection, Gate};
 use crate::notice;
+use crate::ramp::RampInForce;
 use crate::rules_follower::RulesFollower;
 
 /// A policy update from items of the database.
@@ -23,6 +24,17 @@ pub(super) struct PolicyUpdate<'a> {
     is_changed: bool,
     now: Time,
     warnings: Warnings,
+    pub(super) ramp: Option<RampInForce>,
+    pub(super) source: UpdateSource,
+}
+
+/// Where the items of an update come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum UpdateSource {
+    /// All items: rules first, then settings.
+    Load,
+    /// Changes, in their order.
+    Changes,
 }
 
 impl<'a> PolicyUpdate<'a> {
@@ -32,15 +44,32 @@ impl<'a> PolicyUpdate<'a> {
         draft: PolicyDraft,
         now: Time,
     ) -> PolicyUpdate<'a> {
-        PolicyUpdate { gate, capabilities, draft, is_changed: false, now, warnings: Warnings::default() }
+        PolicyUpdate {
+            gate,
+            capabilities,
+            draft,
+            is_changed: false,
+            now,
+            warnings: Warnings::default(),
+            ramp: None,
+            source: UpdateSource::Load,
+        }
+    }
+
+    /// For changes that follow the items in force.
+    pub(super) fn of_changes(self, ramp: Option<RampInForce>) -> PolicyUpdate<'a> {
+        PolicyUpdate { ramp, source: UpdateSource::Changes, ..self }
+    }
+
+    /// The ramp that is in force with the draft.
+    pub(super) fn take_ramp(&mut self) -> Option<RampInForce> {
+        self.ramp.take()
     }
 
     /// Applies an item, or returns why not.
     pub(super) fn put(&mut self, item: &ItemId, text: &str) -> Result<(), String> {
         let put = match item.kind {
-            ItemKind::Rule => {
-                parse_rule(text).map_err(|problems| problems.to_string()).and_then(|rule| self.put_rule(rule))
-            }
+            ItemKind::Rule => self.put_rule_text(&item.name, text),
             ItemKind::Allow => parse_key(item).and_then(|key| {
                 self.gate.extend_field_selection(&FieldSelection::of_key(&key));
                 self.change(policy::PolicyChange::Allow(key))
@@ -48,6 +77,7 @@ impl<'a> PolicyUpdate<'a> {
             ItemKind::Ban => {
                 put_ban(self.gate, item, text, |key, ban| self.gate.engine.put_ban(key, ban, self.now))
             }
+            ItemKind::Setting if *item == ItemId::ramp() => self.set_ramp(text),
             ItemKind::Setting => put_setting(self.gate, item, text),
         };
         self.report_rejected(item, put)
@@ -70,7 +100,7 @@ impl<'a> PolicyUpdate<'a> {
         put
     }
 
-    fn put_rule(&mut self, rule: Rule) -> Result<(), String> {
+    pub(super) fn put_rule(&mut self, rule: Rule) -> Result<(), String> {
         if let Some(why) = unsupported_reason(self.draft.policy(), self.capabilities, &rule) {
             return Err(why);
         }
@@ -81,6 +111,9 @@ impl<'a> PolicyUpdate<'a> {
 
     /// Applies a removal. The removal of a ban in force is a lift, which is published to the central store.
     pub(super) fn remove(&mut self, item: &ItemId) -> Result<(), String> {
+        if item.kind == ItemKind::Rule {
+            return self.remove_rule(&item.name);
+        }
         if item.kind != ItemKind::Ban {
             return self.remove_item(item);
         }
@@ -93,7 +126,7 @@ impl<'a> PolicyUpdate<'a> {
     }
 
     /// Removes an item; items of the file stay.
-    fn remove_item(&mut self, item: &ItemId) -> Result<(), String> {
+    pub(super) fn remove_item(&mut self, item: &ItemId) -> Result<(), String> {
         match item.kind {
             ItemKind::Rule => {
                 let existing = self.draft.policy().rule(&item.name).filter(|rule| rule.is_added());
@@ -107,11 +140,19 @@ impl<'a> PolicyUpdate<'a> {
                 self.gate.engine.remove_ban(parse_key(item)?, self.now);
                 Ok(())
             }
+            ItemKind::Setting if *item == ItemId::ramp() => {
+                self.end_ramp();
+                Ok(())
+            }
             ItemKind::Setting => {
                 reset_setting(self.gate, item);
                 Ok(())
             }
         }
+    }
+
+    pub(super) fn policy(&self) -> &PolicySnapshot {
+        self.draft.policy()
     }
 
     fn change(&mut self, change: policy::PolicyChange) -> Result<(), String> {
@@ -130,9 +171,15 @@ impl<'a> PolicyUpdate<'a> {
 /// Applies changes in their order.
 pub(super) fn apply_changes(follower: &RulesFollower, gate: &Gate, changes: Vec<ItemChange>) {
     let now = gate.now();
+    let last = changes.last().map(|change| change.version).unwrap_or_default();
     let revised = gate.engine.revise(|old| {
-        let mut update = PolicyUpdate::new(gate, &follower.capabilities, old.draft(), now);
-        for ItemChange { item, text, .. } in changes {
+        let ramp = follower.ramp().map(|ramp| RampInForce::clone(&ramp));
+        let update = PolicyUpdate::new(gate, &follower.capabilities, old.draft(), now);
+        let mut update = update.of_changes(ramp);
+        for ItemChange { item, text, version, .. } in changes {
+            if follower.state().pending_edits.has_newer(&item, version) {
+                continue;
+            }
             let outcome = match text {
                 Some(text) => update.put(&item, &text),
                 None => update.remove(&item),
@@ -143,6 +190,8 @@ pub(super) fn apply_changes(follower: &RulesFollower, gate: &Gate, changes: Vec<
                 Ok(()) => left_out.remove(&item),
             };
         }
+        follower.state().pending_edits.loaded(last);
+        follower.set_ramp(update.take_ramp());
         update.finish().map(PolicyDraft::finish).ok_or(())
     });
     if let Ok((before, after)) = revised {
@@ -182,6 +231,26 @@ pub(super) fn put_ban(
     gate.extend_field_selection(&FieldSelection::of_key(&key));
     put(key, ban);
     Ok(())
+}
+
+/// Applies an edit that the database does not have yet.
+pub(super) fn put_pending(gate: &Gate, item: &ItemId, text: Option<&str>) {
+    let now = gate.now();
+    let put = match (item.kind, text) {
+        (ItemKind::Ban, Some(text)) => {
+            put_ban(gate, item, text, |key, ban| gate.engine.put_ban(key, ban, now))
+        }
+        (ItemKind::Ban, None) => parse_key(item).map(|key| _ = gate.engine.unban(key, now)),
+        (ItemKind::Setting, Some(text)) => put_setting(gate, item, text),
+        (ItemKind::Setting, None) => {
+            reset_setting(gate, item);
+            Ok(())
+        }
+        (ItemKind::Rule | ItemKind::Allow, _) => Err("it cannot be edited without the database".to_owned()),
+    };
+    if let Err(why) = put {
+        tracing::error!("pending edit of a {} is not in force here: {why}", item.kind.name());
+    }
 }
 
 fn put_setting(gate: &Gate, item: &ItemId, text: &str) -> Result<(), String> {

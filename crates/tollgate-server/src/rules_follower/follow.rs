@@ -11,6 +11,7 @@ use crate::allocator;
 use crate::config::AuditConfig;
 use crate::connection::{Shutdown, shutdown_requested};
 use crate::gate::Gate;
+use crate::ramp;
 use crate::rules_follower::pending_bans::PendingBans;
 use crate::rules_follower::{RulesFollower, RulesSource, apply, cold_start, load, local_copy};
 
@@ -37,6 +38,7 @@ pub async fn follow(follower: Arc<RulesFollower>, gate: Arc<Gate>, mut shutdown:
         () = cleanup_loop(&follower, &gate) => {}
         () = watch_access(&follower) => {}
         () = local_copy::run(&follower, &gate) => {}
+        () = ramp::run(&follower, &gate) => {}
     }
     pending_bans.flush(&follower, &gate).await;
 }

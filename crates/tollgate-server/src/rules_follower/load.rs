@@ -21,6 +21,7 @@ use tollgate_stores::rules::{
 
 use crate::allocator;
 use crate::gate::Gate;
+use crate::ramp::RampInForce;
 use crate::rules_follower::apply::{self, PolicyUpdate};
 use crate::rules_follower::{NodeCapabilities, RulesFollower};
 
@@ -39,7 +40,7 @@ pub(super) type BatchSink = Box<dyn FnMut(Vec<StoredItem>, u64) + Send>;
 
 /// Input from the database or its copy.
 struct LoadStream {
-    batches: RoundRobin<Receiver<LoadMessage<Parsed>>>,
+    batches: RoundRobin<Receiver<LoadMessage<ParsedItem>>>,
     source: &'static str,
 }
 
@@ -49,20 +50,20 @@ enum LoadMessage<T> {
 }
 
 /// An item of the database; a rule is parsed already.
-enum Parsed {
+enum ParsedItem {
     Rule(ItemId, Result<Rule, String>),
     Other(ItemId, String),
 }
 
-impl Parsed {
-    fn of(stored: StoredItem) -> Parsed {
+impl ParsedItem {
+    fn of(stored: StoredItem) -> ParsedItem {
         let StoredItem { item, text, .. } = stored;
         match item.kind {
             ItemKind::Rule => {
                 let rule = apply::parse_rule(&text).map_err(|problems| problems.to_string());
-                Parsed::Rule(item, rule)
+                ParsedItem::Rule(item, rule)
             }
-            _ => Parsed::Other(item, text),
+            _ => ParsedItem::Other(item, text),
         }
     }
 }
@@ -118,13 +119,20 @@ pub(super) async fn load_from(
         let end = read(Box::new(move |batch, total| _ = each.next().send(LoadMessage::Batch(batch, total))));
         read_ahead.next().send(LoadMessage::End(end)).ok();
     });
-    let gate = Arc::clone(gate);
+    let applied_gate = Arc::clone(gate);
     let capabilities = follower.capabilities.clone();
     let stream = LoadStream { batches: RoundRobin::new(loaded), source };
-    let applied = spawn_blocking(move || apply_load(&gate, &capabilities, &stream, recent_changes));
+    let applied = spawn_blocking(move || apply_load(&applied_gate, &capabilities, &stream, recent_changes));
     let unreadable = |why: String| DbError::Unreadable { location: follower.name.clone(), why };
-    let (version, left_out) = applied.await.map_err(|error| unreadable(error.to_string()))??;
-    follower.state().left_out = left_out;
+    let LoadedItems { version, left_out, ramp } =
+        applied.await.map_err(|error| unreadable(error.to_string()))??;
+    {
+        let mut state = follower.state();
+        state.left_out = left_out;
+        state.pending_edits.loaded(version);
+    }
+    follower.set_ramp(ramp);
+    follower.apply_pending_edits(gate);
     spawn_blocking(allocator::use_huge_pages); // not awaited: the rules are in force without it
     Ok(version)
 }
@@ -148,11 +156,11 @@ impl<T> RoundRobin<T> {
 }
 
 /// Parses batches until the input ends or the receiver is gone.
-fn parse(batches: &Receiver<LoadMessage<StoredItem>>, parsed: &SyncSender<LoadMessage<Parsed>>) {
+fn parse(batches: &Receiver<LoadMessage<StoredItem>>, parsed: &SyncSender<LoadMessage<ParsedItem>>) {
     for loaded in batches {
         let next = match loaded {
             LoadMessage::Batch(batch, total) => {
-                LoadMessage::Batch(batch.into_iter().map(Parsed::of).collect(), total)
+                LoadMessage::Batch(batch.into_iter().map(ParsedItem::of).collect(), total)
             }
             LoadMessage::End(end) => LoadMessage::End(end),
         };
@@ -170,13 +178,21 @@ enum LoadAbort {
 
 type LeftOut = BTreeMap<ItemId, String>;
 
+/// What a load has put in force.
+struct LoadedItems {
+    version: Version,
+    left_out: LeftOut,
+    ramp: Option<RampInForce>,
+}
+
 fn apply_load(
     gate: &Gate,
     capabilities: &NodeCapabilities,
     stream: &LoadStream,
     recent_changes: Vec<ChangeLogEntry>,
-) -> Result<(Version, LeftOut), DbError> {
+) -> Result<LoadedItems, DbError> {
     let mut left_out = LeftOut::new();
+    let mut ramp = None;
     let mut version = Version::ZERO;
     let now = gate.now();
     let mut bans = gate.engine.load_bans();
@@ -185,15 +201,15 @@ fn apply_load(
         let mut update = PolicyUpdate::new(gate, capabilities, old.draft(), now);
         version = receive_batches(stream, |parsed| {
             let (item, put) = match parsed {
-                Parsed::Rule(item, rule) => {
+                ParsedItem::Rule(item, rule) => {
                     let put = update.put_parsed(&item, rule);
                     (item, put)
                 }
-                Parsed::Other(item, text) if item.kind == ItemKind::Ban => {
+                ParsedItem::Other(item, text) if item.kind == ItemKind::Ban => {
                     let put = apply::put_ban(gate, &item, &text, |key, ban| bans.put(key, ban, now));
                     (item, put)
                 }
-                Parsed::Other(item, text) => {
+                ParsedItem::Other(item, text) => {
                     let put = update.put(&item, &text);
                     (item, put)
                 }
@@ -205,8 +221,9 @@ fn apply_load(
         })
         .map_err(LoadAbort::Failed)?;
         stale.iter().for_each(|item| _ = update.remove(item));
+        ramp = update.take_ramp();
         let mut draft = update.finish().ok_or(LoadAbort::Unchanged)?;
-        replay_edits(&mut draft, recent_changes, version);
+        replay_edits(&mut draft, recent_changes, version, ramp.as_ref());
         Ok(draft.finish())
     });
     if let Err(LoadAbort::Failed(error)) = revised {
@@ -214,7 +231,7 @@ fn apply_load(
     }
     bans.finish(now);
     allocator::trim();
-    Ok((version, left_out))
+    Ok(LoadedItems { version, left_out, ramp })
 }
 
 /// The items of the database in force before, except bans: those that do not come again are removed.
@@ -227,7 +244,7 @@ fn in_force(policy: &PolicySnapshot) -> HashSet<ItemId> {
 }
 
 /// Receives batches, and logs the progress of a long load.
-fn receive_batches(stream: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<Version, DbError> {
+fn receive_batches(stream: &LoadStream, mut each: impl FnMut(ParsedItem)) -> Result<Version, DbError> {
     let source = stream.source;
     let start = Instant::now();
     let mut last_progress = Instant::now();
@@ -261,8 +278,13 @@ fn receive_batches(stream: &LoadStream, mut each: impl FnMut(Parsed)) -> Result<
 }
 
 /// Replays the logged edits of recently edited rules, so that each rule has its predecessors (counters of earlier
-/// limits).
-fn replay_edits(draft: &mut PolicyDraft, recent_changes: Vec<ChangeLogEntry>, version: Version) {
+/// limits). The rules of a ramp are in force as it says, not as they were written last.
+fn replay_edits(
+    draft: &mut PolicyDraft,
+    recent_changes: Vec<ChangeLogEntry>,
+    version: Version,
+    ramp: Option<&RampInForce>,
+) {
     let mut edits_by_rule: HashMap<RuleId, Vec<ChangeLogEntry>> = HashMap::new();
     for logged in recent_changes.into_iter().rev() {
         let ItemChange { item, version: at, .. } = &logged.change;
@@ -271,7 +293,10 @@ fn replay_edits(draft: &mut PolicyDraft, recent_changes: Vec<ChangeLogEntry>, ve
         }
     }
     // A rule that is not in force was left out or removed: it needs no predecessors.
-    edits_by_rule.retain(|id, _| draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added()));
+    let is_ramped = |id: &RuleId| ramp.is_some_and(|ramp| ramp.rule(id.as_str()).is_some());
+    edits_by_rule.retain(|id, _| {
+        !is_ramped(id) && draft.policy().rule(id.as_str()).is_some_and(|rule| rule.is_added())
+    });
     for (id, edits) in edits_by_rule {
         draft.apply(policy::PolicyChange::Remove(id.clone()), Time::EPOCH).ok();
         // The rule before its first logged edit, then each edit in order.

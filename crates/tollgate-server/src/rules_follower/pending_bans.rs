@@ -40,7 +40,10 @@ impl PendingBans {
         }
         let edits = follower.pending_edits();
         if edits > 0 {
-            tracing::error!(edits, "edits that were in force on this node only are lost: repeat them");
+            tracing::warn!(
+                edits,
+                "edits that are in force on this node only will be written after its next start"
+            );
         }
     }
 
@@ -53,7 +56,7 @@ impl PendingBans {
         };
         self.0.retain(|key, ban| holds(key, ban));
         let Some(db) = follower.db.get() else { return };
-        follower.write_pending_edits(db).await;
+        follower.write_pending_edits(db, gate).await;
         self.write_to(db, now).await;
         follower.remove_lifted_bans(db, now).await;
     }
@@ -62,7 +65,7 @@ impl PendingBans {
         while !self.0.is_empty() {
             let batch: Vec<Key> = self.0.keys().take(BATCH).cloned().collect();
             let edits = batch.iter().map(|key| Edit::ban(key, &self.0[key], Precondition::Any));
-            let author = Author { name: Author::AUTOMATIC.to_owned(), at: now };
+            let author = Author::new(Author::AUTOMATIC, now);
             if let Err(error) = db.edit(author, edits.collect()).await {
                 tracing::debug!(%error, "bans could not be written: they are retried");
                 return;
@@ -103,7 +106,7 @@ async fn remove(db: &RulesDb, key: &Key, until: Time, now: Time) -> Result<(), D
     if !parse_ban(&stored.text).is_ok_and(is_lifted) {
         return Ok(());
     }
-    let author = Author { name: Author::AUTOMATIC.to_owned(), at: now };
+    let author = Author::new(Author::AUTOMATIC, now);
     let removed =
         db.edit(author, vec![Edit::delete(stored.item, Precondition::AtVersion(stored.version))]).await;
     removed.map(|_| ())

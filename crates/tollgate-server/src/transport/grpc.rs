@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
-use h2::{Ping, PingPong, RecvStream};
+use h2::{Ping, PingPong, Reason, RecvStream};
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Interval, MissedTickBehavior, interval_at, timeout};
 
-use crate::caller_auth;
+use crate::caller_auth::{self, RefusedCaller};
 use crate::config::ListenAddress;
 use crate::connection::{
     AddressLimiter, BODY_TIMEOUT, ClientSocket, HEADER_TIMEOUT, Listener, Shutdown, WorkerService,
@@ -29,6 +29,7 @@ use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
 use crate::metrics::{RequestStatus, Transport};
 use crate::tokens::{Role, Tokens};
+use crate::trace_id::TraceId;
 
 mod authorization;
 mod health;
@@ -42,8 +43,10 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "otlp")]
+pub use protobuf::WriteFields;
 use status::{CallError, Code, OK};
-use stream::{Incoming, Outgoing};
+use stream::{Incoming, MAX_MESSAGE_BYTES, Outgoing, PREFIX_BYTES};
 
 /// The services, as the health service and reflection know them.
 const SERVICES: [&str; 5] = [
@@ -57,13 +60,19 @@ const SERVICES: [&str; 5] = [
 /// Calls in flight per connection; a client opens no more before some have ended.
 const MAX_STREAMS: u32 = 1_024;
 const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
-/// Bytes of messages that a connection may have in flight, and each of its streams.
+/// Bytes of messages that a connection may have in flight.
 const CONNECTION_WINDOW: u32 = 1 << 20;
-const STREAM_WINDOW: u32 = 256 << 10;
+/// Of each stream. Room for two messages: a window update may wait until a third of the window was released, and the
+/// next message must fit the rest.
+const STREAM_WINDOW: u32 = 2 * (MAX_MESSAGE_BYTES + PREFIX_BYTES) as u32;
+/// Bytes of replies that each stream buffers while the client does not read.
+const MAX_SEND_BUFFER_BYTES: usize = 16 << 10;
 /// Streams that a client may reset before they are accepted (CVE-2023-44487).
 const MAX_PENDING_RESETS: usize = 20;
 /// A peer that does not answer a ping within this time is gone.
 const PING_INTERVAL: Duration = HEADER_TIMEOUT;
+/// How long a connection without a call may take to send its GOAWAY at a stop.
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Streams that are accepted before they are decided.
 const MAX_BATCH: usize = 64;
 
@@ -132,12 +141,18 @@ where
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .initial_window_size(STREAM_WINDOW)
+        .max_send_buffer_size(MAX_SEND_BUFFER_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .handshake(WriteTimeoutStream::new(stream));
-    let Ok(connection) = timeout(HEADER_TIMEOUT, handshake).await else { return Ok(()) };
+    let mut stopping = shutdown.clone();
+    let connection = tokio::select! {
+        connection = timeout(HEADER_TIMEOUT, handshake) => connection,
+        () = shutdown_requested(&mut stopping) => return Ok(()),
+    };
+    let Ok(connection) = connection else { return Ok(()) };
     let mut connection = connection?;
     let mut liveness = Liveness::new(connection.ping_pong());
-    let mut stopping = shutdown.clone();
+    let mut has_calls = false;
     let stop = shutdown_requested(&mut stopping);
     tokio::pin!(stop);
     let mut is_stopping = false;
@@ -147,6 +162,7 @@ where
             biased;
             open = poll_fn(|cx| accept_batch(&mut connection, &mut accepted, cx)) => {
                 let open = open?;
+                has_calls |= !accepted.is_empty();
                 for (request, respond) in accepted.drain(..) {
                     run_or_spawn(handle(Arc::clone(calls), request, respond, peer, shutdown.clone()));
                 }
@@ -157,6 +173,12 @@ where
             () = poll_fn(|cx| liveness.poll_gone(cx)) => return Ok(()),
             () = &mut stop, if !is_stopping => {
                 is_stopping = true;
+                if !has_calls {
+                    // The peer may never answer. GOAWAY tells that no call was processed.
+                    connection.abrupt_shutdown(Reason::NO_ERROR);
+                    let closed = poll_fn(|cx| connection.poll_closed(cx));
+                    return timeout(GOAWAY_TIMEOUT, closed).await.unwrap_or(Ok(()));
+                }
                 connection.graceful_shutdown();
             }
         }
@@ -275,10 +297,12 @@ impl Calls {
             return Ok(());
         }
         let authorized = caller_auth::authorize_token(tokens, headers, Role::Check);
-        authorized.map(drop).map_err(|(caller, problem)| {
+        authorized.map(drop).map_err(|RefusedCaller { token_name, problem }| {
+            let caller = &*token_name;
             let detail = problem.detail;
             self.refusals.warn("refused calls", || {
-                tracing::warn!(%peer, caller, "grpc call refused: {detail}");
+                let trace_id = TraceId::of(headers).map(tracing::field::display);
+                tracing::warn!(%peer, caller, trace_id, "grpc call refused: {detail}");
             });
             let is_unknown = problem.status == StatusCode::UNAUTHORIZED;
             CallError::new(if is_unknown { Code::Unauthenticated } else { Code::PermissionDenied }, detail)
@@ -288,7 +312,7 @@ impl Calls {
     async fn call(
         &self,
         head: &Parts,
-        incoming: Incoming,
+        mut incoming: Incoming,
         response: &mut Outgoing,
         shutdown: Shutdown,
     ) -> Result<RequestStatus, CallError> {
@@ -297,20 +321,23 @@ impl Calls {
         let trace = gate.trace(&head.headers);
         let unknown = || CallError::new(Code::Unimplemented, format!("there is no method {path}"));
         let (service, method) = split(path).ok_or_else(unknown)?;
-        let single = |incoming: Incoming| incoming.single(BODY_TIMEOUT);
         match (service, method) {
-            (rate_limit::SERVICE, "ShouldRateLimit") => match single(incoming).await {
+            (rate_limit::SERVICE, "ShouldRateLimit") => match incoming.single(BODY_TIMEOUT).await {
                 Err(error) if error.is_too_long() => return Ok(rate_limit::deny(response)),
                 message => return rate_limit::should_rate_limit(gate, &message?, response, trace).await,
             },
-            (authorization::SERVICE, "Check") => match single(incoming).await {
+            (authorization::SERVICE, "Check") => match incoming.single(BODY_TIMEOUT).await {
                 Err(error) if error.is_too_long() => return Ok(authorization::deny(response).await),
                 message => return authorization::check(gate, &message?, response, trace).await,
             },
-            (health::SERVICE, "Check") => health::check(&single(incoming).await?, &shutdown, response),
-            (health::SERVICE, "Watch") => health::watch(&single(incoming).await?, shutdown, response).await,
+            (health::SERVICE, "Check") => {
+                health::check(&incoming.single(BODY_TIMEOUT).await?, &shutdown, response)
+            }
+            (health::SERVICE, "Watch") => {
+                health::watch(&incoming.single(BODY_TIMEOUT).await?, shutdown, response).await
+            }
             (reflection::SERVICE | reflection::SERVICE_ALPHA, "ServerReflectionInfo") => {
-                reflection::answer_all(incoming, response, shutdown).await
+                reflection::answer_all(&mut incoming, response, shutdown).await
             }
             _ => Err(unknown()),
         }?;

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
 use hyper::{Request, StatusCode};
 use tollgate::internal::EngineVerdict;
 use tollgate::{Hit, Time};
@@ -83,6 +82,10 @@ impl CallerAccess {
             AllowedCallers::Tokens(tokens) => {
                 caller_auth::authorize_token(tokens, request.headers(), Role::Check).map(|_name| ())
             }
+            // Callers of envoyproxy/ratelimit's path know this server by any name.
+            AllowedCallers::Local if request.uri().path() == rate_limit_json::PATH => {
+                caller_auth::authorize_program(request.uri().authority(), request.headers())
+            }
             AllowedCallers::Local => {
                 caller_auth::authorize_local(request.uri().authority(), request.headers())
             }
@@ -90,7 +93,7 @@ impl CallerAccess {
         };
         authorized.map_err(|refused| {
             self.log_refused(request, &refused);
-            refused.1
+            refused.problem
         })
     }
 
@@ -121,14 +124,7 @@ async fn answer(gate: &Gate, access: &CallerAccess, request: Request<Incoming>) 
         Ok(()) => route(gate, request).await,
         Err(problem) => Err(problem),
     };
-    result.unwrap_or_else(|problem| {
-        let unauthorised = problem.status == StatusCode::UNAUTHORIZED;
-        let mut answer = FullResponse::from(problem);
-        if unauthorised {
-            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        }
-        answer
-    })
+    result.unwrap_or_else(FullResponse::from)
 }
 
 async fn route(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, ProblemDetails> {

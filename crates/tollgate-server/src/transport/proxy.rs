@@ -29,7 +29,7 @@ mod wait;
 pub mod testing;
 
 pub use accept::client_connection::serve;
-pub use egress::{Egress, EgressCallers};
+pub use egress::{ApiUrl, Egress, EgressCallers};
 pub use tls::{upstream_tls_client, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
@@ -48,6 +48,8 @@ pub struct Proxy {
     hold_queues: Arc<HoldQueues>,
     /// Memory of bodies that are read ahead while their requests are held.
     read_ahead: Arc<Budget>,
+    /// Memory of bodies that are read for the fields in them.
+    body_prefixes: Arc<Budget>,
     heartbeats: Box<[Heartbeat]>,
     /// Set for a gateway to one API.
     egress: Option<Egress>,
@@ -83,10 +85,15 @@ struct RouteSnapshot {
 /// State of an upstream, for the admin API.
 pub struct UpstreamReport {
     pub address: String,
-    pub up: bool,
     pub in_flight: usize,
     /// Why requests to it fail.
     pub down_reason: Option<String>,
+}
+
+impl UpstreamReport {
+    pub fn is_up(&self) -> bool {
+        self.down_reason.is_none()
+    }
 }
 
 impl Proxy {
@@ -104,6 +111,7 @@ impl Proxy {
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
             hold_queues: Arc::default(),
             read_ahead: Budget::new(exchange::MAX_READ_AHEAD_BYTES),
+            body_prefixes: Budget::new(decide::identify::MAX_PREFIXES_BYTES),
             counts: ProxyCounts::default(),
             latencies: LatencyHistogram::default(),
         })
@@ -151,10 +159,8 @@ impl Proxy {
 
     pub fn upstreams(&self) -> Vec<UpstreamReport> {
         let route = self.route.load();
-        let now = self.gate.now();
         let report = |upstream: &Arc<Upstream>| UpstreamReport {
             address: upstream.address.to_string(),
-            up: upstream.is_up(now),
             in_flight: upstream.in_flight.load(std::sync::atomic::Ordering::Relaxed),
             down_reason: upstream.down_reason(),
         };

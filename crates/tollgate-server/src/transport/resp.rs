@@ -5,20 +5,23 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
 
 use crate::config::ListenAddress;
 use crate::connection::{
-    AddressLimiter, ClientSocket, HEADER_TIMEOUT, Listener, ReadEvent, ReadWatch, Shutdown, WorkerService,
-    default_workers, send_replies, serve_on_workers,
+    AddressLimiter, ClientSocket, HEADER_TIMEOUT, Listener, ReadEvent, ReadWatch, Shutdown, WRITE_TIMEOUT,
+    WorkerService, default_workers, send_replies, serve_on_workers,
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
 use crate::tokens::{Role, Tokens};
 
 mod batch;
+#[cfg(test)]
+mod bounds_tests;
 mod call_pattern;
 mod check;
 mod command;
@@ -27,6 +30,8 @@ mod reply;
 mod session;
 #[cfg(feature = "testing")]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod throttle;
 mod throttle_queue;
 
@@ -38,6 +43,10 @@ use session::RespSession;
 const READ_BYTES: usize = 16 << 10;
 /// Replies are sent once they have this many bytes, before further commands are decided.
 const MAX_REPLY_BYTES: usize = 64 << 10;
+/// From the connection to its first command, and to `AUTH` where a token is required. Later a client may be silent.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
+/// From the first byte of a command to its last.
+const COMMAND_TIMEOUT: Duration = HEADER_TIMEOUT;
 
 /// What all connections share.
 pub struct RespServer {
@@ -97,64 +106,111 @@ impl WorkerService for RespServer {
 }
 
 /// Serves one client until it leaves, breaks the protocol, or the process stops.
-async fn serve_client(server: &RespServer, mut stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
+async fn serve_client<S>(server: &RespServer, mut stream: S, peer: SocketAddr, shutdown: Shutdown)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let id = server.connections.fetch_add(1, Ordering::Relaxed) + 1;
     let mut session = RespSession::new(server, peer, id);
     let mut input = Vec::with_capacity(READ_BYTES);
     let mut parser = Parser::default();
     let mut reads = ReadWatch::new(&shutdown);
+    let mut deadlines = Deadlines { greeting: Some(Instant::now() + GREETING_TIMEOUT), command: None };
     loop {
-        // Between commands a client may be silent; a command that has begun must go on.
-        let deadline = (!input.is_empty()).then(|| Instant::now() + HEADER_TIMEOUT);
         input.reserve(READ_BYTES);
-        let event = reads.read(&mut stream, &mut input, deadline).await;
-        if !matches!(event, ReadEvent::Read(Ok(1..))) {
-            return;
+        match reads.read(&mut stream, &mut input, deadlines.next()).await {
+            ReadEvent::Read(Ok(1..)) => {}
+            // A command that has begun is answered if the rest of it arrives in time.
+            ReadEvent::Stopped if !input.is_empty() => continue,
+            ReadEvent::Read(_) | ReadEvent::DeadlinePassed | ReadEvent::Stopped => return,
         }
         let Ok(used) = run_commands(&mut session, &mut stream, &mut parser, &input).await else { return };
-        if send(&mut stream, &mut session).await.is_err() || session.is_closing {
-            stream.shutdown().await.ok();
+        // A client that never stops sending would prevent a stop.
+        let is_last = session.is_closing || (used > 0 && shutdown.has_changed().unwrap_or(true));
+        if send(&mut stream, &mut session).await.is_err() {
+            return;
+        }
+        if is_last {
+            // With TLS this also sends what is buffered, which a client that does not read would delay for ever.
+            timeout(WRITE_TIMEOUT, stream.shutdown()).await.ok();
             return;
         }
         input.drain(..used);
+        deadlines.follow(&session, used, input.len());
         if input.is_empty() && input.capacity() > READ_BYTES {
             input = Vec::with_capacity(READ_BYTES);
         }
     }
 }
 
-/// How far the commands of the input were parsed.
-#[derive(PartialEq, Eq)]
-enum Progress {
+/// When a client must have sent what is expected of it.
+struct Deadlines {
+    greeting: Option<Instant>,
+    command: Option<Instant>,
+}
+
+impl Deadlines {
+    fn next(&self) -> Option<Instant> {
+        match (self.greeting, self.command) {
+            (Some(greeting), Some(command)) => Some(greeting.min(command)),
+            (greeting, command) => greeting.or(command),
+        }
+    }
+
+    /// Called after the commands in `used` bytes were answered; `rest` bytes are left of a command that has begun.
+    #[inline]
+    fn follow(&mut self, session: &RespSession<'_>, used: usize, rest: usize) {
+        if rest == 0 {
+            self.command = None;
+        } else if used > 0 || self.command.is_none() {
+            self.command = Some(Instant::now() + COMMAND_TIMEOUT);
+        }
+        if !session.is_authenticated() {
+            self.greeting = self.greeting.or_else(|| Some(Instant::now() + GREETING_TIMEOUT));
+        } else if used > 0 {
+            self.greeting = None;
+        }
+    }
+}
+
+/// Why a batch of commands ends.
+enum BatchEnd {
     /// Further commands may follow.
-    Partly,
+    More,
     /// The rest is not a complete command.
-    Wholly,
+    Incomplete,
+    Malformed(ProtocolError),
 }
 
 /// Decides all complete commands of the input; returns how many bytes they have.
-async fn run_commands(
+async fn run_commands<S>(
     session: &mut RespSession<'_>,
-    stream: &mut ClientSocket,
+    stream: &mut S,
     parser: &mut Parser,
     input: &[u8],
-) -> std::io::Result<usize> {
+) -> std::io::Result<usize>
+where
+    S: AsyncWrite + Unpin,
+{
     let mut used = 0;
     loop {
+        parser.bounds = session.command_bounds();
         let enqueued = enqueue_throttles(session, parser, input, &mut used);
         session.run_queued();
-        let progress = match enqueued {
-            Err(error) => Err(error),
-            Ok(()) if session.replies.bytes.len() > MAX_REPLY_BYTES => Ok(Progress::Partly),
-            Ok(()) => run_batch(session, parser, input, &mut used).await,
+        let end = match enqueued {
+            Err(error) => BatchEnd::Malformed(error),
+            Ok(()) if session.replies.bytes.len() > MAX_REPLY_BYTES => BatchEnd::More,
+            Ok(()) => run_batch(session, stream, parser, input, &mut used).await?,
         };
-        if let Err(error) = &progress {
-            session.replies.error(format_args!("ERR {error}"));
-            session.count(1);
-            session.is_closing = true;
-        }
-        if session.is_closing || progress == Ok(Progress::Wholly) {
-            return Ok(used);
+        match end {
+            BatchEnd::More if !session.is_closing => {}
+            BatchEnd::More | BatchEnd::Incomplete => return Ok(used),
+            BatchEnd::Malformed(error) => {
+                session.replies.error(format_args!("ERR {error}"));
+                session.count(1);
+                session.is_closing = true;
+                return Ok(used);
+            }
         }
         if session.replies.bytes.len() > MAX_REPLY_BYTES {
             send(stream, session).await?;
@@ -188,42 +244,51 @@ fn enqueue_throttles(
     Ok(())
 }
 
-/// Decides the commands up to one that must be decided alone, or the last complete one.
-async fn run_batch(
+/// Decides the commands up to one that must be decided alone, or the last complete one. An inline command is alone:
+/// its arguments are in the parser, not in the input.
+async fn run_batch<S>(
     session: &mut RespSession<'_>,
+    stream: &mut S,
     parser: &mut Parser,
     input: &[u8],
     used: &mut usize,
-) -> Result<Progress, ProtocolError> {
+) -> std::io::Result<BatchEnd>
+where
+    S: AsyncWrite + Unpin,
+{
     let mut batch = CommandBatch::default();
-    let progress = loop {
-        match parser.parse(&input[*used..]) {
-            // Its arguments are in the parser, not in the input: it is decided alone.
-            Ok(Some(_)) if parser.inline_args().is_some() && !batch.is_empty() => break Ok(Progress::Partly),
-            Ok(Some(length)) => {
-                *used += length;
-                if let Some(args) = parser.inline_args() {
-                    let mut single = CommandBatch::default();
-                    single.add(session, &args);
-                    single.run(session).await;
-                    parser.next();
-                    return Ok(Progress::Partly);
-                }
-                batch.add(session, &parser.args(&input[*used - length..]));
-                parser.next();
-                if batch.is_full() {
-                    break Ok(Progress::Partly);
-                }
+    let end = loop {
+        let length = match parser.parse(&input[*used..]) {
+            Ok(Some(length)) => length,
+            Ok(None) => break BatchEnd::Incomplete,
+            Err(error) => break BatchEnd::Malformed(error),
+        };
+        if let Some(args) = parser.inline_args() {
+            if !batch.is_empty() {
+                break BatchEnd::More; // it is parsed again
             }
-            Ok(None) => break Ok(Progress::Wholly),
-            Err(error) => break Err(error),
+            let mut single = CommandBatch::default();
+            single.add(session, &args);
+            single.run(session, stream).await?;
+            *used += length;
+            parser.next();
+            return Ok(BatchEnd::More);
+        }
+        batch.add(session, &parser.args(&input[*used..]));
+        *used += length;
+        parser.next();
+        if batch.is_full() {
+            break BatchEnd::More;
         }
     };
-    batch.run(session).await;
-    progress
+    batch.run(session, stream).await?;
+    Ok(end)
 }
 
 /// Sends the replies; a client that does not read them is disconnected.
-async fn send(stream: &mut ClientSocket, session: &mut RespSession<'_>) -> std::io::Result<()> {
+async fn send<S>(stream: &mut S, session: &mut RespSession<'_>) -> std::io::Result<()>
+where
+    S: AsyncWrite + Unpin,
+{
     send_replies(stream, &mut session.replies.bytes, READ_BYTES).await
 }

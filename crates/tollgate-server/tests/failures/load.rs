@@ -45,7 +45,7 @@ pub enum Kind {
 
 /// One request as its client saw it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ObservedRequest {
     pub at: Instant,
     pub mode: &'static str,
     pub kind: Kind,
@@ -56,7 +56,7 @@ pub struct Seen {
     pub by_failure_mode: bool,
 }
 
-impl Seen {
+impl ObservedRequest {
     /// Whether this answer is not the store's.
     pub fn is_failure(&self) -> bool {
         self.by_failure_mode || self.status.is_none_or(|status| !matches!(status, 200 | 429))
@@ -65,7 +65,7 @@ impl Seen {
 
 pub struct Load {
     over: Arc<AtomicBool>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ObservedRequest>>>,
     callers: Vec<JoinHandle<()>>,
 }
 
@@ -90,12 +90,12 @@ impl Load {
     }
 
     /// What was seen since a moment.
-    pub fn since(&self, moment: Instant) -> Vec<Seen> {
+    pub fn since(&self, moment: Instant) -> Vec<ObservedRequest> {
         let seen = self.seen.lock().expect("no caller panics");
         seen.iter().filter(|seen| seen.at >= moment).cloned().collect()
     }
 
-    pub fn stop(self) -> Vec<Seen> {
+    pub fn stop(self) -> Vec<ObservedRequest> {
         self.over.store(true, Ordering::Relaxed);
         for caller in self.callers {
             caller.join().expect("no caller panics");
@@ -131,7 +131,7 @@ fn call(
     kind: Kind,
     caller: usize,
     over: &AtomicBool,
-    seen: &Mutex<Vec<Seen>>,
+    seen: &Mutex<Vec<ObservedRequest>>,
 ) {
     let pause = Duration::from_secs(1) * CALLERS / RATE;
     let path = format!("/{mode}/{}", if kind == Kind::AtLimit { "at" } else { "below" });
@@ -143,7 +143,14 @@ fn call(
         let answer = send(&mut connection, address, &path, &user).ok();
         let by_failure_mode = answer.as_ref().is_some_and(|(_, reason)| reason == "store_error");
         let status = answer.map(|(status, _)| status);
-        seen.lock().expect("no caller panics").push(Seen { at, mode, kind, user, status, by_failure_mode });
+        seen.lock().expect("no caller panics").push(ObservedRequest {
+            at,
+            mode,
+            kind,
+            user,
+            status,
+            by_failure_mode,
+        });
         thread::sleep((at + pause).saturating_duration_since(Instant::now()));
         n += CALLERS as usize;
     }

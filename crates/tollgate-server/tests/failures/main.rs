@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use load::{KEYS, Kind, LIMIT, RATE, Seen};
+use load::{KEYS, Kind, LIMIT, ObservedRequest, RATE};
 use report::{HEAD, Row, rows};
 use scenario::{Deadline, Death};
 
@@ -28,7 +28,7 @@ impl Death {
         rows(self.what, &self.recovery, &self.seen, self.died)
     }
 
-    fn failures(&self) -> impl Iterator<Item = &Seen> {
+    fn failures(&self) -> impl Iterator<Item = &ObservedRequest> {
         self.seen.iter().filter(|seen| seen.at >= self.died && seen.is_failure())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::load::{Kind, MODES, Seen};
+use crate::load::{Kind, MODES, ObservedRequest};
 
 pub const HEAD: &str = "| What dies | Its own recovery | `on_store_error` | Clients below their limit | Clients at their limit | For | Extra admitted |
 |---|---|---|---|---|---|---|";
@@ -33,8 +33,8 @@ impl fmt::Display for Row {
 }
 
 /// Rows for all failure modes.
-pub fn rows(what: &str, recovery: &str, seen: &[Seen], died: Instant) -> Vec<Row> {
-    let after: Vec<&Seen> = seen.iter().filter(|seen| seen.at >= died).collect();
+pub fn rows(what: &str, recovery: &str, seen: &[ObservedRequest], died: Instant) -> Vec<Row> {
+    let after: Vec<&ObservedRequest> = seen.iter().filter(|seen| seen.at >= died).collect();
     let row = |mode| {
         let of = |kind| {
             let all = after.iter().copied().filter(move |seen| seen.mode == mode && seen.kind == kind);
@@ -57,7 +57,7 @@ pub fn rows(what: &str, recovery: &str, seen: &[Seen], died: Instant) -> Vec<Row
 }
 
 /// What clients saw: statuses, and how many of them the store did not decide.
-fn summary(seen: &[&Seen]) -> String {
+fn summary(seen: &[&ObservedRequest]) -> String {
     let count = |status: Option<u16>| seen.iter().filter(|seen| seen.status == status).count();
     let statuses: BTreeSet<_> = seen.iter().filter_map(|seen| seen.status).collect();
     let mut parts: Vec<_> =

@@ -14,7 +14,7 @@ use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::servers::sentinel::SentinelGroup;
 use tollgate_testkit::{Folder, Process, Server, eventually, find, free_port, not_run, tollgate};
 
-use crate::load::{Load, Seen, rules};
+use crate::load::{Load, ObservedRequest, rules};
 
 /// A supervisor would start a dead server again after this time.
 const RESTARTED_AFTER: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ pub struct Death {
     pub recovered_after: Duration,
     pub recovery: String,
     pub died: Instant,
-    pub seen: Vec<Seen>,
+    pub seen: Vec<ObservedRequest>,
 }
 
 /// How servers recover from a death by themselves.
@@ -42,27 +42,44 @@ enum Recovery {
 }
 
 /// Kills under load. `kill` returns when the servers have recovered by themselves.
-fn die(what: &'static str, address: SocketAddr, kill: impl FnOnce() -> Recovery) -> Death {
-    let load = Load::start(address);
-    eventually("decisions are as usual", || is_calm(&load, Instant::now() - CALM));
-    let died = Instant::now();
-    let recovery = kill();
-    let recovered_after = died.elapsed();
-    let start = Instant::now();
-    while !is_calm(&load, (Instant::now() - CALM).max(died)) || start.elapsed() < CALM {
-        assert!(start.elapsed() < BACK_WITHIN, "decisions never are as usual again");
-        thread::sleep(Duration::from_millis(20));
+/// A load under which decisions are as usual.
+struct SteadyLoad {
+    what: &'static str,
+    load: Load,
+}
+
+impl SteadyLoad {
+    fn start(what: &'static str, address: SocketAddr) -> SteadyLoad {
+        let load = Load::start(address);
+        eventually("decisions are as usual", || is_calm(&load, Instant::now() - CALM));
+        SteadyLoad { what, load }
     }
-    let recovery = match recovery {
-        Recovery::Unneeded(how) => how.to_owned(),
-        Recovery::By(how) => format!("{how} after {:.1} s", recovered_after.as_secs_f64()),
-    };
-    Death { what, recovered_after, recovery, died, seen: load.stop() }
+
+    fn die(self, kill: impl FnOnce() -> Recovery) -> Death {
+        let SteadyLoad { what, load } = self;
+        let died = Instant::now();
+        let recovery = kill();
+        let recovered_after = died.elapsed();
+        let start = Instant::now();
+        while !is_calm(&load, (Instant::now() - CALM).max(died)) || start.elapsed() < CALM {
+            assert!(start.elapsed() < BACK_WITHIN, "decisions never are as usual again");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let recovery = match recovery {
+            Recovery::Unneeded(how) => how.to_owned(),
+            Recovery::By(how) => format!("{how} after {:.1} s", recovered_after.as_secs_f64()),
+        };
+        Death { what, recovered_after, recovery, died, seen: load.stop() }
+    }
+}
+
+fn die(what: &'static str, address: SocketAddr, kill: impl FnOnce() -> Recovery) -> Death {
+    SteadyLoad::start(what, address).die(kill)
 }
 
 fn is_calm(load: &Load, since: Instant) -> bool {
     let seen = load.since(since);
-    seen.len() > 10 && !seen.iter().any(Seen::is_failure)
+    seen.len() > 10 && !seen.iter().any(ObservedRequest::is_failure)
 }
 
 /// How long a decision may take.
@@ -107,7 +124,9 @@ pub fn sentinel() -> Option<Death> {
     let what = "the Redis primary of a Sentinel group, `down-after` 1 s";
     let mut group = SentinelGroup::start(what)?;
     let node = node(&group.url(), Deadline::Default);
-    Some(die(what, node.http, || {
+    let load = SteadyLoad::start(what, node.http);
+    group.wait_for_replicas();
+    Some(load.die(|| {
         group.servers[0].process.kill();
         group.wait_for_promotion();
         Recovery::By("replica promoted")

@@ -8,6 +8,7 @@ mod editing;
 mod import;
 mod keys;
 mod live;
+mod log_replay;
 mod rules;
 mod switches;
 

@@ -16,19 +16,22 @@ use serde_json::{Value, json};
 use tollgate_testkit::{Folder, SOON, Server, eventually, find, free_port, not_run};
 
 /// No answer of a live node takes so long, on a busy machine either.
-const PATIENT_MS: u64 = 10_000;
-const SHORT_MS: u64 = 200;
+pub const PATIENT_MS: u64 = 10_000;
+pub const SHORT_MS: u64 = 200;
 /// Far below what a connection without a deadline waits, far above what a busy machine adds to a short one.
 const HELD: Duration = Duration::from_secs(8);
-const RULES: &str = "rules_db: none
+pub const RULES: &str = "rules_db: none
 rules: [{ id: each, key: user, limit: 3/h }]
 bans: [{ key: 'user:evil', until: 2100-01-01T00:00:00Z }]
 ";
 
 /// A client program, built once for each test.
-struct Program {
+pub struct Program {
     path: PathBuf,
     args: Vec<PathBuf>,
+    pub variables: Vec<(&'static str, OsString)>,
+    /// What precedes the address of a node in its argument.
+    scheme: &'static str,
     _folder: Arc<Folder>,
 }
 
@@ -43,7 +46,7 @@ impl Program {
             "go" => ("go", "go/caller.go"),
             _ => {
                 let path = build_rust("caller", &examples.join("rust/caller.rs"));
-                return Some(Program { path, args: Vec::new(), _folder: folder });
+                return Some(Program::of_http(path, Vec::new(), folder));
             }
         };
         let source = examples.join(source);
@@ -52,19 +55,28 @@ impl Program {
             return None;
         };
         if language != "go" {
-            return Some(Program { path: tool_path, args: vec![source], _folder: folder });
+            return Some(Program::of_http(tool_path, vec![source], folder));
         }
         let path = folder.path("caller");
         succeed(
             Command::new(tool_path).env("GOTOOLCHAIN", "local").args(["build", "-o"]).arg(&path).arg(source),
         );
-        Some(Program { path, args: Vec::new(), _folder: folder })
+        Some(Program::of_http(path, Vec::new(), folder))
     }
 
-    fn start(&self, failing: &str, deadline_ms: u64, nodes: &[SocketAddr]) -> Caller {
+    fn of_http(path: PathBuf, args: Vec<PathBuf>, folder: Arc<Folder>) -> Program {
+        Program { path, args, variables: Vec::new(), scheme: "http://", _folder: folder }
+    }
+
+    pub fn of_grpc(path: PathBuf, args: Vec<PathBuf>, folder: Arc<Folder>) -> Program {
+        Program { scheme: "", ..Program::of_http(path, args, folder) }
+    }
+
+    pub fn start(&self, failing: &str, deadline_ms: u64, nodes: &[SocketAddr]) -> Caller {
         let mut command = Command::new(&self.path);
         command.args(&self.args).arg(failing).arg(deadline_ms.to_string());
-        command.args(nodes.iter().map(|node| format!("http://{node}")));
+        command.args(nodes.iter().map(|node| format!("{}{node}", self.scheme)));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = spawned.expect("the caller starts");
         let stdin = child.stdin.take().expect("stdin is piped");
@@ -97,6 +109,27 @@ pub fn build_rust(example: &str, source: &Path) -> PathBuf {
     program
 }
 
+/// The program of a Go module whose dependencies `scripts/servers` has fetched; `None`, with a message, if it cannot be
+/// built.
+pub fn build_go_module(source: &Path, folder: &Folder) -> Option<PathBuf> {
+    let example = source.display();
+    let Some(go) = find("go") else {
+        not_run(&format!("{example}"), "no go");
+        return None;
+    };
+    let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers/go-modules");
+    if !modules.join("ready").is_file() {
+        not_run(&format!("{example}"), "scripts/servers fetches its modules");
+        return None;
+    }
+    let path = folder.path("program");
+    let mut command = Command::new(go);
+    command.current_dir(source).args(["build", "-mod=readonly", "-o"]).arg(&path).arg(".");
+    command.env("GOMODCACHE", modules).env("GOPROXY", "off").env("GOTOOLCHAIN", "local");
+    succeed(&mut command);
+    Some(path)
+}
+
 fn is_of_this_test(variable: &OsString) -> bool {
     let name = variable.to_string_lossy();
     name.starts_with("CARGO_") && name != "CARGO_HOME"
@@ -108,7 +141,7 @@ fn succeed(command: &mut Command) {
 }
 
 /// A running caller: a request for each line, and a verdict.
-struct Caller {
+pub struct Caller {
     child: Child,
     stdin: ChildStdin,
     verdicts: Receiver<String>,
@@ -121,12 +154,12 @@ impl Caller {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    fn check_user(&mut self, user: &str) -> Value {
+    pub fn check_user(&mut self, user: &str) -> Value {
         self.check(&json!({ "user": user }))
     }
 
     #[track_caller]
-    fn expect(&mut self, user: &str, allowed: bool, decided: bool, status: u16) -> Value {
+    pub fn expect(&mut self, user: &str, allowed: bool, decided: bool, status: u16) -> Value {
         let verdict = self.check_user(user);
         let expected = (&json!(allowed), &json!(decided), &json!(status));
         assert_eq!((&verdict["allowed"], &verdict["decided"], &verdict["status"]), expected, "{verdict}");
@@ -135,7 +168,7 @@ impl Caller {
 
     /// Expects a verdict that no node has made, in time.
     #[track_caller]
-    fn expect_failing(&mut self, allowed: bool) {
+    pub fn expect_failing(&mut self, allowed: bool) {
         let start = Instant::now();
         self.expect("ann", allowed, false, if allowed { 200 } else { 503 });
         assert!(start.elapsed() < HELD, "{:?}", start.elapsed());
@@ -171,7 +204,7 @@ fn listener(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
 }
 
 /// Passes everything on to `node`, and counts connections.
-fn relay(node: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+pub fn relay(node: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let connections = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&connections);
     let address = listener(move |client| {
@@ -268,7 +301,7 @@ fn the_deadline_holds(program: &Program) {
 }
 
 /// A load balancer without nodes has a 503 of its own.
-fn the_answer_of_another_server_is_not_a_verdict(program: &Program) {
+pub fn the_answer_of_another_server_is_not_a_verdict(program: &Program) {
     let stranger = listener(|mut stream| {
         let heard = |stream: &mut TcpStream| stream.read(&mut [0; 4096]).unwrap_or(0);
         heard(&mut stream);

@@ -9,6 +9,7 @@ mod history;
 mod imports;
 mod keys;
 mod lists;
+mod live_requests;
 mod rules;
 mod scenarios;
 mod setup;
@@ -18,7 +19,7 @@ mod top;
 mod usage;
 
 use serde_json::Value;
-use tollgate_testkit::{Ran, Server, tollgate};
+use tollgate_testkit::{CommandOutput, Server, tollgate};
 
 const RULES: &str = "rules:
   - { id: login, match: POST /login, key: email, limit: 2/y, track: true }
@@ -27,12 +28,12 @@ const RULES: &str = "rules:
   - { id: counter, match: /counter, limit: 9/y, algorithm: sliding-counter }
 ";
 
-fn json_of(ran: &Ran) -> Value {
+fn json_of(ran: &CommandOutput) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"))
 }
 
 /// Ended with `code`, with nothing but `words` on stderr; the data goes to stdout.
-fn fails(ran: &Ran, code: i32, words: &[&str]) {
+fn fails(ran: &CommandOutput, code: i32, words: &[&str]) {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), ""), "{ran:?}");
     for word in words {
         assert!(ran.stderr.contains(word), "'{word}': {ran:?}");
@@ -47,7 +48,7 @@ impl Shell {
         Shell(Server::start(RULES))
     }
 
-    fn check(&self, args: &[&str]) -> Ran {
+    fn check(&self, args: &[&str]) -> CommandOutput {
         let url = format!("http://{}", self.0.http);
         tollgate(&[&["check", "--http", &url], args].concat())
     }
@@ -71,7 +72,7 @@ impl Shell {
         assert!(answer.status < 300, "{answer}");
     }
 
-    fn admin(&self, args: &[&str]) -> Ran {
+    fn admin(&self, args: &[&str]) -> CommandOutput {
         let url = format!("http://{}", self.0.admin);
         tollgate(&[args, &["--admin", &url]].concat())
     }

@@ -185,10 +185,8 @@ fn an_idle_server_writes_nothing_and_a_busy_one_little() {
         assert_eq!(answer.status, 200, "{answer}");
     }
     wait_until_saved(&server);
-    let (bytes, writes) = (
-        metric(&server, "tollgate_state_written_bytes_total"),
-        metric(&server, "tollgate_state_writes_total"),
-    );
+    let bytes = metric(&server, "tollgate_state_written_bytes_total");
+    let writes = metric(&server, "tollgate_state_writes_total");
     assert!(bytes > 2 * 1000 * 19, "{bytes}");
     eventually("more writes", || metric(&server, "tollgate_state_writes_total") > writes + 5);
     assert_eq!(metric(&server, "tollgate_state_written_bytes_total"), bytes, "nothing has changed");
@@ -221,7 +219,7 @@ fn a_full_disk_is_reported_and_nothing_is_lost_once_there_is_room() {
     let health = |server: &Server| server.admin("GET", "/healthz", "").json();
     eventually("trouble", || health(&server)["state"]["trouble"].is_string());
     assert_eq!(health(&server)["status"], "impaired");
-    assert!(server.log().contains("the state cannot be saved"), "{}", server.log());
+    server.wait_for_log("the state cannot be saved");
     eventually("a longer interval", || health(&server)["state"]["interval_ms"].as_u64() > Some(100));
     assert_eq!(hit(&server, "1"), 200, "requests are answered all the same");
     assert!(fs::metadata(folder.path(SNAPSHOT)).expect("it was begun").len() <= 32 << 10);
@@ -237,5 +235,5 @@ fn a_full_disk_is_reported_and_nothing_is_lost_once_there_is_room() {
     let server = Server::start_in(&folder);
     let used = |n: usize| server.used("many", &format!("user:{n}"))[0];
     assert_eq!((used(0), used(1), used(USERS / 2), used(USERS - 1)), (1, 2, 1, 1));
-    assert!(server.log().contains(&format!("counters={}", 2 * USERS)), "{}", server.log());
+    server.wait_for_log(&format!("counters={}", 2 * USERS));
 }

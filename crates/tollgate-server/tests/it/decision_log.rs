@@ -198,8 +198,48 @@ fn verify_finds_no_excess_in_a_log_and_the_one_that_is_added() {
     let found: Vec<_> = found.collect();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert_eq!(found, ["window", "user"], "the earliest first: {report}");
+    // Denials forged to be admissions passed: "no limit was exceeded", exit code 0.
+    assert!(text.contains("\"allowed\":false"), "{text}");
+    fs::write(&log, text.replace("\"allowed\":false", "\"allowed\":true")).expect("it is written");
+    let ran = tollgate(&["verify", &paths[0], "-c", &paths[1]]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.stdout.contains("it is not proven that no limit was exceeded"), "{ran:?}");
+    assert!(
+        ran.stdout.contains("not proven: 3 admitted requests without charges in the log, the first at"),
+        "{ran:?}"
+    );
+    // Admissions that charge nothing prove nothing wrong; charges of unknown rules prove nothing.
+    let free = ["no_rule", "allow_list"].map(|reason| {
+        format!(
+            "{{\"event\":\"decision\",\"allowed\":true,\"reason\":\"{reason}\",\"rule\":null,\"cost\":1}}\n"
+        )
+    });
+    fs::write(&log, format!("{text}{}", free.concat())).expect("it is written");
+    let ran = tollgate(&["verify", &paths[0], "-c", &paths[1]]);
+    assert!(ran.code == Some(0) && ran.stdout.ends_with("no limit was exceeded\n"), "{ran:?}");
+    fs::write(&log, text.replace("\"rule\":\"user\"", "\"rule\":\"nobody\"")).expect("it is written");
+    let ran = tollgate(&["verify", &paths[0], "-c", &paths[1]]);
+    assert!(ran.code == Some(1) && ran.stdout.contains("under limits that"), "{ran:?}");
+    let denials: String = text.lines().filter(|line| line.contains("\"allowed\":false")).collect();
+    fs::write(&log, denials.replace("}{", "}\n{")).expect("it is written");
+    let ran = tollgate(&["verify", &paths[0], "-c", &paths[1]]);
+    assert!(ran.code == Some(1) && ran.stdout.contains("only denials"), "{ran:?}");
     fs::write(&log, "not JSON\n").expect("it is written");
     let ran = verify();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
     assert!(ran.stderr.contains("line 1"), "{ran:?}");
+}
+
+/// A regression: limits beside the rules in force denied without a line.
+#[test]
+fn limits_that_a_descriptor_brings_along_are_in_the_log() {
+    let folder = Folder::new();
+    let server = start(&folder, &format!("{{ to: {LOG}, sample: all }}"));
+    let limit = json!({ "requestsPerUnit": 1, "unit": "YEAR" });
+    let descriptor = json!({ "entries": [{ "key": "user", "value": "ann" }], "limit": limit });
+    let body = json!({ "domain": "d", "descriptors": [descriptor] }).to_string();
+    let call = || Client::to(server.http).request("POST", "/json", &[], body.as_bytes()).status;
+    assert_eq!([call(), call()], [200, 429]);
+    let denied = || lines(&folder).into_iter().filter(|line| line["allowed"] == false).count();
+    eventually("the denial is written", || denied() == 1);
 }

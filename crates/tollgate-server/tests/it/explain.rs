@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Client, Folder, Ran, Server, tollgate};
+use tollgate_testkit::{Client, CommandOutput, Folder, Server, tollgate};
 
 const RULES: &str = "rules:
   - { id: login, match: POST /login, key: email, limit: 1/y }
@@ -31,7 +31,7 @@ fn explain(server: &Server, body: &Value) -> Value {
     answer.json()
 }
 
-fn run(server: &Server, args: &[&str]) -> Ran {
+fn run(server: &Server, args: &[&str]) -> CommandOutput {
     let url = format!("http://{}", server.admin);
     tollgate(&[&["explain"], args, &["--admin", &url]].concat())
 }
@@ -65,9 +65,19 @@ fn an_altered_ticket_prints_nothing_but_an_error() {
     let server = Server::start(RULES);
     let ticket = ticket(&server);
     let altered = format!("{}{}", &ticket[..30], ticket[30..].replace(['A', 'B', 'C', 'D'], "E"));
-    for bad in [&altered, &ticket[..ticket.len() - 8], "no-ticket"] {
+    let first = format!("B{}", &ticket[1..]);
+    for (bad, message) in [
+        (&altered[..], "was altered"),
+        (&first, "was altered"),
+        (&ticket[..ticket.len() - 8], "incomplete"),
+        (&ticket[..20], "incomplete"),
+        ("null", "a request that was allowed has none"),
+        ("hello", "this is not a ticket"),
+        ("no-ticket", "this is not a ticket"),
+    ] {
         let ran = run(&server, &[bad]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{bad}: {ran:?}");
+        assert!(ran.stderr.contains(message) && !ran.stderr.contains("newer version"), "{bad}: {ran:?}");
     }
     for body in [json!({}), json!({ "ticket": ticket, "request": {} }), json!({ "ticket": 5 })] {
         assert_eq!(server.admin("POST", "/v1/explain", body.to_string()).status, 400, "{body}");
@@ -118,6 +128,7 @@ fn a_request_is_explained_step_by_step_and_not_charged() {
     assert_eq!(server.used("address", "ip:192.0.2.1"), [1], "only the check was charged");
     let ran = run(&server, &["POST", "/login", "--ip", "192.0.2.1"]);
     assert!(ran.stdout.contains("login: skipped: the request has no email"), "{ran:?}");
+    assert!(ran.stdout.contains(", would be charged"), "nothing is: {ran:?}");
 }
 
 #[test]

@@ -82,6 +82,8 @@ fn it_passes_with_empty_200_and_denies_in_the_format_that_the_client_prefers() {
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     assert_eq!(denied.json()["violated-policies"][0], "login");
     assert!(denied.header("retry-after").is_some(), "{denied}");
+    let ticket = denied.header("tollgate-ticket").expect("for gateways that drop the body");
+    assert_eq!(denied.json()["instance"], format!("urn:tollgate:ticket:{ticket}"));
     let page = ask(&server, "GET", &[login[0], login[1], ("accept", "text/html")]);
     assert_eq!((page.status, page.header("content-type")), (429, Some("text/html; charset=utf-8")));
 }

@@ -72,11 +72,14 @@ fn check_verdicts(example: &Example, gateway: Gateway) {
     }
     assert!(denied.header("ratelimit").is_some_and(|value| value.starts_with("\"each\";r=0;t=")), "{denied}");
     assert_eq!(denied.json()["status"], 429);
+    let ticket = denied.header("tollgate-ticket").expect("every gateway passes it on");
+    assert_eq!(denied.json()["instance"], format!("urn:tollgate:ticket:{ticket}"), "{denied}");
     assert_eq!(denied.json()["violated-policies"][0] == "each", gateway.keeps_body, "{denied}");
 
     let banned = example.request(BANNED_CLIENT, "GET", "/", &[]);
     assert_eq!(banned.status, 403, "{banned}");
     assert!(banned.header("retry-after").is_some(), "{banned}");
+    assert!(banned.header("tollgate-ticket").is_some(), "{banned}");
 }
 
 /// What clients write into the headers that the gateway describes requests by has no effect.

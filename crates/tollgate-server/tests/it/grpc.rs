@@ -37,7 +37,7 @@ fn a_descriptor_is_decided_by_the_rules() {
     let wait = denied.statuses[0].duration_until_reset.expect("a wait").seconds;
     assert!((1..=60).contains(&wait), "{wait}");
     let headers: Vec<_> = denied.response_headers_to_add.iter().map(|header| header.key.as_str()).collect();
-    assert_eq!(headers, ["ratelimit-policy", "ratelimit", "retry-after"]);
+    assert_eq!(headers, ["ratelimit-policy", "ratelimit", "retry-after", "tollgate-ticket"]);
     assert_eq!(denied.response_headers_to_add[2].value, wait.to_string());
     // Domains count apart; what no rule matches passes without a limit.
     assert_eq!(client.single("other", &[("user", "ann")]).code, OK);
@@ -47,6 +47,65 @@ fn a_descriptor_is_decided_by_the_rules() {
     let login = &[("method", "POST"), ("path", "/login"), ("remote_address", "203.0.113.7")][..];
     assert_eq!(client.codes("shop", &[login]), [(OK, 0)]);
     assert_eq!(client.codes("shop", &[login]), [(OVER_LIMIT, 0)]);
+}
+
+/// A header of an answer, and how often it is there.
+fn header<'a>(answer: &'a RateLimitResponse, name: &str) -> (usize, &'a str) {
+    let mut found = answer.response_headers_to_add.iter().filter(|header| header.key == name);
+    let value = found.next().map(|header| header.value.as_str());
+    (found.count() + usize::from(value.is_some()), value.unwrap_or_default())
+}
+
+#[test]
+fn a_denial_has_a_ticket_and_what_the_rule_says() {
+    let rules = "rules:
+  - { id: words, key: attr:words, limit: 1/d, deny: { message: slow down, retry_after_max: 5s } }
+  - { id: own, key: attr:own, limit: 1/d, deny: { body: '{\"e\":1}', content_type: application/json } }
+";
+    let server = Server::start(rules);
+    let client = GrpcClient::to(server.grpc);
+    let ask =
+        |client: &GrpcClient, name: &str| client.limit(request("d", &[&[(name, "x")]])).expect("an answer");
+    for (name, body, content_type) in [("words", "slow down", ""), ("own", "{\"e\":1}", "application/json")] {
+        let passed = ask(&client, name);
+        assert_eq!((passed.overall_code, header(&passed, "tollgate-ticket").0), (OK, 0));
+        assert!(passed.raw_body.is_empty());
+        let denied = ask(&client, name);
+        assert_eq!((denied.overall_code, denied.raw_body.as_slice()), (OVER_LIMIT, body.as_bytes()));
+        assert_eq!(header(&denied, "content-type").1, content_type);
+        let wait = denied.statuses[0].duration_until_reset.expect("a wait").seconds;
+        assert!(wait > 86_000, "the status is exact, whatever the header says: {wait}");
+        let (count, ticket) = header(&denied, "tollgate-ticket");
+        let ticket = serde_json::json!({ "ticket": ticket }).to_string();
+        let explained = server.admin("POST", "/v1/explain", ticket).json();
+        assert_eq!((count, &explained["rule"]), (1, &serde_json::json!(name)), "{explained}");
+    }
+    assert_eq!(header(&ask(&client, "words"), "retry-after").1, "5");
+
+    let server = Server::start(&format!("compat: envoy\n{rules}"));
+    let client = GrpcClient::to(server.grpc);
+    ask(&client, "own");
+    let denied = ask(&client, "own");
+    assert_eq!((denied.overall_code, header(&denied, "tollgate-ticket").0), (OVER_LIMIT, 0));
+    assert_eq!(denied.raw_body, b"{\"e\":1}", "an option of the rule is obeyed");
+}
+
+#[test]
+fn limits_beside_the_rules_have_tickets_too() {
+    let server = Server::start(RULES);
+    let client = GrpcClient::to(server.grpc);
+    let limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 3 });
+    let asked = RateLimitRequest {
+        descriptors: vec![messages::RateLimitDescriptor { limit, ..descriptor(&[("a", "b")]) }],
+        ..request("d", &[])
+    };
+    client.limit(asked.clone()).expect("an answer");
+    let denied = client.limit(asked).expect("an answer");
+    let ticket = header(&denied, "tollgate-ticket").1;
+    let explained = server.admin("POST", "/v1/explain", serde_json::json!({ "ticket": ticket }).to_string());
+    let explained = explained.json();
+    assert_eq!(explained["rule"], "envoy-override", "{explained}");
+    assert_eq!(explained["ticket"]["limit"], "1/h", "{explained}");
 }
 
 #[test]
@@ -151,6 +210,7 @@ fn tokens_of_the_role_check_are_required_where_there_are_any() {
     folder.configure("tokens_file: tokens\n");
     let server = Server::start_in(&folder);
     let mut client = GrpcClient::to(server.grpc);
+    client.traceparent = Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
     let mut code = |token: Option<&str>| {
         client.token = token.map(str::to_owned);
         match client.limit(request("shop", &[&[("a", "b")]])) {
@@ -162,6 +222,7 @@ fn tokens_of_the_role_check_are_required_where_there_are_any() {
     assert_eq!(code(Some("wrong-0123456789abc")), Code::Unauthenticated);
     assert_eq!(code(Some("look-0123456789abc")), Code::PermissionDenied);
     assert_eq!(code(Some("app-0123456789abc")), Code::Ok);
+    server.wait_for_log("trace_id=4bf92f3577b34da6a3ce929d0e0e4736");
     client.token = None;
     let health: HealthCheckResponse =
         client.call("/grpc.health.v1.Health/Check", HealthCheckRequest::default()).expect("open to all");

@@ -68,6 +68,22 @@ fn two_different_tokens_are_denied_by_rules_that_count_by_a_claim() {
     assert_eq!(send("/other", "Bearer decoy"), 200);
 }
 
+/// A regression: servers that split at white space saw a token, and the rule none.
+#[test]
+fn no_white_space_hides_a_token() {
+    let folder = folder();
+    folder.configure(&RULES.replace(", missing_key: deny", ""));
+    let server = Server::start_in(&folder);
+    for between in ["\t", " \t", "  "] {
+        assert_eq!(send(&server, "/plan", &format!("Bearer{between}{}", good())), 200);
+    }
+    assert_eq!(server.used("plan", "jwt:plan:pro"), [3]);
+    for behind in ["x", "\tx", "x y"] {
+        let authorization = format!("Bearer {} {behind}", good());
+        assert_eq!(send(&server, "/plan", &authorization), 429, "which word is the token is ambiguous");
+    }
+}
+
 #[test]
 fn the_claims_of_a_verified_token_are_its_keys() {
     let server = Server::start_in(&folder());

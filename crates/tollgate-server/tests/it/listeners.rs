@@ -1,14 +1,15 @@
 //! How connections of every listener begin: TLS, PROXY headers, Unix sockets.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use tollgate_testkit::{Answer, Client, Folder, Server, eventually, run};
+use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, run};
 
 use crate::proxy::api::Api;
-use crate::proxy::protocols::certificate;
+use crate::proxy::protocols::{authority_certificate, certificate};
 
 const RULES: &str = "rules_db: none\nrules: [{ id: each, key: ip, limit: 1/h }]\n";
 
@@ -55,6 +56,48 @@ fn every_listener_speaks_tls() {
         format!("openssl s_client -tls1_1 -connect 127.0.0.1:{} </dev/null 2>&1", server.http.port());
     assert_ne!(run(Command::new("sh").args(["-c", &script])).code, Some(0), "TLS 1.1 is refused");
     assert!(curl(&[&format!("http://localhost:{}/readyz", server.admin.port())]).is_err(), "without TLS");
+}
+
+#[test]
+fn commands_call_an_address_with_tls_and_say_what_is_wrong_with_it() {
+    let folder = Folder::new();
+    certificate(&folder, "front");
+    folder.configure(&format!("tls: {{ admin: {{ cert: front.pem, key: front.key }} }}\n{RULES}"));
+    let server = Server::start_in(&folder);
+    let status = |url: &str, ca: &str| {
+        let mut command = binary();
+        command.args(["status", "--admin", url]).env("SSL_CERT_FILE", folder.path(ca));
+        run(&mut command)
+    };
+    let https = format!("https://localhost:{}", server.admin.port());
+    let trusted = status(&https, "front.pem");
+    assert_eq!(trusted.code, Some(0), "{trusted:?}");
+    certificate(&folder, "other");
+    let plain = format!("https://127.0.0.1:{}", server.http.port());
+    let without_tls = format!("http://127.0.0.1:{}", server.admin.port());
+    for (url, ca, hint) in [
+        (&https, "other.pem", "name its issuer with SSL_CERT_FILE="),
+        (&plain, "front.pem", "does it expect http:// instead of https://?"),
+        (&without_tls, "front.pem", "does it expect https:// instead of http://?"),
+    ] {
+        let failed = status(url, ca);
+        assert_eq!(failed.code, Some(4), "{failed:?}");
+        assert!(failed.stderr.contains(hint), "{failed:?}");
+    }
+}
+
+/// The advice was to trust its issuer, which was done already.
+#[test]
+fn the_certificate_of_an_authority_cannot_be_a_servers() {
+    let folder = Folder::new();
+    let cert = folder.path("ca.pem");
+    authority_certificate(&folder, "ca");
+    folder.configure(&format!("tls: {{ admin: {{ cert: ca.pem, key: ca.key }} }}\n{RULES}"));
+    let server = Server::start_in(&folder);
+    let url = format!("https://localhost:{}", server.admin.port());
+    let failed = run(binary().args(["status", "--admin", &url]).env("SSL_CERT_FILE", cert));
+    assert_eq!(failed.code, Some(4), "{failed:?}");
+    assert!(failed.stderr.contains("basicConstraints=CA:FALSE"), "{failed:?}");
 }
 
 #[test]
@@ -121,6 +164,82 @@ fn a_proxy_header_of_a_trusted_peer_names_the_client() {
     server.wait_for_log("proxy_protocol is for peers in trusted_proxies");
 }
 
+/// A proxy behind a load balancer on this machine, with a bound on the connections of each client.
+fn behind_load_balancer(folder: &Arc<Folder>, api: &Api, per_address: usize) -> Server {
+    let ports = "http: '127.0.0.1:0', admin: '127.0.0.1:0', proxy: '127.0.0.1:0', resp: off, grpc: off";
+    let config = format!(
+        "listen: {{ {ports}, per_address: {per_address} }}\nrules_db: none\nupstreams: ['{}']\n\
+         proxy_protocol: [proxy]\ntrusted_proxies: [127.0.0.1]\n",
+        api.url()
+    );
+    Server::start_at(folder, &folder.write("tollgate.yaml", config))
+}
+
+/// Opens a connection of a client behind a load balancer.
+fn connect_behind(server: &Server, client: &str) -> Client {
+    let mut connection = Client::to(server.proxy);
+    connection.write(format!("PROXY TCP4 {client} 198.51.100.1 1000 80\r\n").as_bytes());
+    connection
+}
+
+fn open_connections(server: &Server) -> String {
+    let text = server.admin("GET", "/metrics", "").text();
+    let line = text.lines().find(|line| line.contains("tollgate_connections{listener=\"proxy\"}"));
+    line.and_then(|line| line.split(' ').next_back()).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_client_behind_a_load_balancer_has_a_bounded_share_of_the_connections() {
+    let api = Api::echo();
+    let folder = Folder::new();
+    let server = behind_load_balancer(&folder, &api, 2);
+    let send = |client: &mut Client| {
+        client.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+        client.try_answer().map(|answer| answer.status)
+    };
+    let mut first: Vec<_> = (0..2).map(|_| connect_behind(&server, "203.0.113.1")).collect();
+    assert!(first.iter_mut().all(|client| send(client) == Some(200)));
+    assert_eq!(send(&mut connect_behind(&server, "203.0.113.1")), None);
+    server.wait_for_log("its address has too many");
+    assert_eq!(send(&mut connect_behind(&server, "203.0.113.2")), Some(200), "another client");
+    first.pop();
+    eventually("a slot is free again", || send(&mut connect_behind(&server, "203.0.113.1")) == Some(200));
+}
+
+/// A tunnel was not a connection any more: one address could have any number of WebSockets.
+#[test]
+fn upgraded_connections_count_until_they_are_closed() {
+    let api = Api::start(|_, stream| {
+        stream
+            .write_all(
+                b"HTTP/1.1 101 Switching Protocols\r\nupgrade: chat\r\nconnection: upgrade\r\n\r\nhello",
+            )
+            .expect("the proxy reads");
+        stream.read_exact(&mut [0; 1]).ok(); // until the client closes
+        false
+    });
+    let folder = Folder::new();
+    let server = behind_load_balancer(&folder, &api, 3);
+    let upgrade = || {
+        let mut client = connect_behind(&server, "203.0.113.1");
+        client.write(b"GET /ws HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: chat\r\n\r\n");
+        client
+    };
+    let mut tunnels: Vec<_> = (0..3).map(|_| upgrade()).collect();
+    for tunnel in &mut tunnels {
+        assert_eq!(tunnel.head().status, 101);
+        assert_eq!(tunnel.read(5), b"hello");
+    }
+    assert_eq!(open_connections(&server), "3");
+    for _ in 0..5 {
+        assert!(upgrade().try_answer().is_none(), "the address has its three connections");
+    }
+    tunnels.pop();
+    eventually("a slot is free again", || upgrade().try_answer().is_some_and(|head| head.status == 101));
+    drop(tunnels);
+    eventually("all are closed", || open_connections(&server) == "0");
+}
+
 #[test]
 fn a_listener_may_be_a_unix_socket() {
     let folder = Folder::new();
@@ -146,4 +265,47 @@ fn a_listener_may_be_a_unix_socket() {
     let refused = run(tollgate_testkit::binary().arg("serve").arg("-c").arg(folder.path("tollgate.yaml")));
     assert!(refused.code != Some(0) && refused.stderr.contains("not a socket"), "{refused:?}");
     assert_eq!(fs::read(&path).expect("it is still there"), b"data");
+}
+
+/// The sockets that listen at a local IPv4 port (proc_net_tcp(5)).
+#[cfg(target_os = "linux")]
+fn listening_sockets(port: u16) -> usize {
+    let table = fs::read_to_string("/proc/net/tcp").expect("the table of sockets");
+    let is_listening = |line: &&str| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().unwrap_or_default();
+        local.ends_with(&format!(":{port:04X}")) && words.nth(1) == Some("0A")
+    };
+    table.lines().filter(is_listening).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn each_worker_listens_and_a_second_node_on_the_same_port_is_refused() {
+    let api = Api::echo();
+    let folder = Folder::new();
+    folder.configure(&format!("upstreams: ['{}']\n{RULES}", api.url()));
+    let server = Server::start_in(&folder);
+    let workers = std::thread::available_parallelism().expect("known").get();
+    for address in [server.http, server.grpc, server.resp, server.proxy] {
+        eventually("a socket for each worker", || listening_sockets(address.port()) == workers);
+    }
+    assert_eq!(listening_sockets(server.admin.port()), 1);
+    for listener in ["http", "admin"] {
+        let address = if listener == "http" { server.http } else { server.admin };
+        let second = Folder::new();
+        let others = ["http", "admin", "grpc", "resp"].map(|name| match name == listener {
+            true => format!("{name}: '{address}'"),
+            false => format!("{name}: off"),
+        });
+        let config = second.write("tollgate.yaml", format!("listen: {{ {} }}\n{RULES}", others.join(", ")));
+        let refused = run(tollgate_testkit::binary().arg("serve").arg("-c").arg(config));
+        assert_ne!(refused.code, Some(0), "{refused:?}");
+        assert!(
+            refused.stderr.contains(&format!("cannot listen on {address} for {listener}")),
+            "{refused:?}"
+        );
+    }
+    let (ended, log) = server.stop();
+    assert_eq!(ended.code(), Some(0), "{log}");
 }

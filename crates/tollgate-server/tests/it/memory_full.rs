@@ -77,7 +77,7 @@ fn new_keys_share_counters_and_known_keys_keep_their_own() {
         (&json!("impaired"), &json!("full: new keys share counters"))
     );
     assert!(metric(&server, "tollgate_store_aggregated_limits") > 0);
-    assert!(metric(&server, "tollgate_store_refused_total") >= 1_000);
+    assert!(metric(&server, "tollgate_store_denied_total") >= 1_000);
     server.wait_for_log("memory is full");
 
     // A known client is decided by its own counter, before and at its limit.
@@ -98,9 +98,14 @@ fn new_keys_pass_or_are_denied_as_configured() {
     for (full, expected) in [("open", 300), ("closed", 0)] {
         let server = start(&format!("memory_full: {full}"));
         let mut client = Client::to(server.http);
+        assert_eq!(server.admin("GET", "/healthz", "").json().get("memory"), None);
         flood(&mut client);
         let late = send(&mut client, (0..300).map(|n| hit("flooded", &format!("late-{n}"), 1)));
         assert_eq!(passed(&late), expected, "{full}");
+        let health = server.admin("GET", "/healthz", "").json();
+        let consequence = if full == "open" { "pass without a limit" } else { "are denied" };
+        let memory = format!("full: new keys {consequence}");
+        assert_eq!((&health["status"], &health["memory"]), (&json!("impaired"), &json!(memory)));
         assert_eq!(passed(&send(&mut client, (0..3).map(|_| hit("flooded", "known", 1)))), 1, "{full}");
         if full == "closed" {
             let body = hit("flooded", "late-0", 1).to_string();

@@ -255,10 +255,15 @@ fn in_the_older_format(page: &str) -> String {
                     Some("info") => "_info",
                     _ => "",
                 };
-                let rest = if rest == "info" { "gauge" } else { rest };
+                let rest = match rest {
+                    "info" => "gauge",
+                    "unknown" => "untyped",
+                    known => known,
+                };
                 format!("# {word} {name}{suffix} {rest}\n")
             }
-            _ => format!("{line}\n"),
+            // It has no exemplars.
+            _ => format!("{}\n", line.split(" # {").next().unwrap_or_default()),
         };
     }
     converted
@@ -276,4 +281,67 @@ fn prometheus_finds_nothing_wrong_with_the_page_but_two_older_names() {
     let new: Vec<_> =
         said.lines().filter(|line| !milliseconds.iter().any(|name| line.starts_with(name))).collect();
     assert!(new.is_empty(), "{new:#?}");
+}
+
+#[test]
+fn the_page_has_the_names_of_other_rate_limiters_if_they_are_chosen() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("envoy")).expect("a folder");
+    folder.write(
+        "envoy/shop.yaml",
+        "domain: shop\ndescriptors:\n\
+         - { key: plan, value: 'a \"b\"', descriptors: [{ key: user, rate_limit: { unit: hour, requests_per_unit: 5, name: per-user } }] }\n\
+         - { key: colour, shadow_mode: true, rate_limit: { unit: hour, requests_per_unit: 1 } }\n",
+    );
+    let rules = "envoy_config: envoy\nrules: [{ id: native, key: attr:tenant, limit: 1/h }]\n";
+    folder.configure(rules);
+    let server = Server::start_in(&folder);
+    let call = |entries: &str| {
+        let body = format!("{{\"domain\":\"shop\",\"descriptors\":[{{\"entries\":[{entries}]}}]}}");
+        server.request("POST", "/json", body).status
+    };
+    let nested = r#"{"key":"plan","value":"a \"b\""},{"key":"user","value":"ann"}"#;
+    assert_eq!([(); 6].map(|()| call(nested)), [200, 200, 200, 200, 200, 429]);
+    assert_eq!([(); 3].map(|()| call(r#"{"key":"colour","value":"red"}"#)), [200; 3]);
+    assert_eq!([(); 2].map(|()| call(r#"{"key":"tenant","value":"t"}"#)), [200, 429]);
+    let plain = page(&server);
+    assert!(!plain.contains("ratelimit_service") && !plain.contains("limitador"), "{plain}");
+
+    folder.configure(&format!("metrics: {{ compat: [envoy, limitador] }}\n{rules}"));
+    eventually("the names are chosen", || page(&server).contains("limitador_up 1\n"));
+    let page = page(&server);
+    let limit = |name: &str, labels: &str| {
+        value(&page, &format!("ratelimit_service_rate_limit_{name}{{domain={labels}}}"))
+    };
+    let nested = r#""shop",key1="plan_a \"b\"",key2="user""#;
+    let shadow = r#""shop",key1="colour""#;
+    let native = r#""tollgate",key1="native""#;
+    for (labels, counts) in
+        [(nested, [6.0, 5.0, 1.0, 0.0]), (shadow, [3.0, 1.0, 2.0, 2.0]), (native, [2.0, 1.0, 1.0, 0.0])]
+    {
+        let names = ["total_hits", "within_limit", "over_limit", "shadow_mode"];
+        assert_eq!(names.map(|name| limit(name, labels)), counts, "{labels}");
+    }
+    assert!((1.0..=2.0).contains(&limit("near_limit", nested)), "{page}");
+    assert_eq!(value(&page, "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"}"), 0.0);
+    assert!(
+        page.contains("ratelimit_service_response_time_seconds_bucket{le=\"10.0\",grpc_method="),
+        "{page}"
+    );
+    assert!(value(&page, "ratelimit_service_config_load_success") >= 2.0);
+    assert_eq!(value(&page, "ratelimit_service_config_load_error"), 0.0);
+    let namespace = "{limitador_namespace=\"tollgate\"";
+    assert!(value(&page, &format!("authorized_calls{namespace}}}")) >= 9.0, "{page}");
+    assert_eq!(
+        value(&page, &format!("authorized_hits{namespace}}}")),
+        value(&page, &format!("authorized_calls{namespace}}}"))
+    );
+    assert_eq!(value(&page, &format!("limited_calls{namespace},limit_name=\"native\"}}")), 1.0);
+    assert_eq!(value(&page, "limited_calls{limitador_namespace=\"shop\",limit_name=\"per-user\"}"), 1.0);
+    assert_eq!(value(&page, "datastore_partitioned"), 0.0);
+    let file = folder.write("page", in_the_older_format(&page));
+    let input = std::fs::File::open(file).expect("the page");
+    let ran = Command::new("promtool").args(["check", "metrics"]).stdin(input).output().expect("promtool");
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(!said.contains("error while linting"), "Prometheus reads the page: {said}");
 }

@@ -17,6 +17,7 @@ mod settlement;
 mod shared_queue;
 mod smuggling;
 mod soak;
+mod spellings;
 mod upstreams;
 mod verdicts;
 
@@ -24,12 +25,12 @@ use api::Api;
 use tollgate_testkit::{Answer, Client, Server};
 
 /// A proxy in front of `api`; `rest` says the rest of the configuration.
-fn in_front_of(api: &Api, rest: &str) -> Server {
+pub fn in_front_of(api: &Api, rest: &str) -> Server {
     Server::start(&format!("upstreams: ['{}']\n{rest}", api.url()))
 }
 
 /// Sends a request to the proxy on a connection of its own.
-fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
+pub fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
     Client::to(server.proxy).request("GET", path, headers, b"")
 }
 

@@ -222,6 +222,33 @@ fn settings_beside_the_rules_change_as_well_where_they_can() {
 }
 
 #[test]
+fn a_setting_that_needs_a_restart_is_named_exactly() {
+    let folder = Folder::new();
+    let server = start(&folder);
+    let moved = limit("6/y").replace("http: 127.0.0.1:0", "http: 127.0.0.1:1, per_address: 7");
+    folder.write("tollgate.yaml", format!("{moved}fleet: {{ token_file: token }}\n"));
+    server.wait_for_log("rules generation 1 → 2");
+    let log = server.log();
+    for setting in ["listen.http", "listen.per_address", "fleet.token_file"] {
+        assert!(log.contains(&format!("{setting} has changed in the file")), "{setting}: {log}");
+    }
+    assert_eq!(log.matches("only with a restart").count(), 3, "nothing else has changed: {log}");
+}
+
+#[test]
+fn a_clash_with_a_rule_of_the_database_has_its_line() {
+    let folder = Folder::new();
+    let server = start(&folder);
+    let rule = json!({ "key": "user", "limit": "5/m" }).to_string();
+    assert_eq!(server.admin("PUT", "/v1/rules/dbr", rule).status, 201);
+    let rules = "rules:\n  - { id: a, limit: 6/y }\n  - { id: dbr, limit: 7/m }\n";
+    folder.write("tollgate.yaml", format!("{LISTEN}{rules}"));
+    server.wait_for_log("the configuration was rejected");
+    let log = server.log();
+    assert!(log.contains("tollgate.yaml:4:5: rules: rule id 'dbr' is also used"), "{log}");
+}
+
+#[test]
 fn changed_tokens_are_in_force_without_a_restart() {
     const OLD: &str = "old-token-0123456789abcdef";
     const NEW: &str = "new-token-0123456789abcdef";

@@ -88,11 +88,15 @@ fn bad_arguments_are_named_and_the_connection_goes_on() {
         ("CL.THROTTLE a 1 1 9999999999999", "period is out of range: 9999999999999"),
         (
             "TOLLGATE.CHECK",
-            "wrong number of arguments: use TOLLGATE.CHECK attribute value [attribute value ...] [COST n] [PEEK]",
+            "wrong number of arguments: use TOLLGATE.CHECK name value [name value ...] [COST n] [PEEK] [FULL]",
         ),
         (
             "TOLLGATE.CHECK user",
-            "user has no value: use TOLLGATE.CHECK attribute value [attribute value ...] [COST n] [PEEK]",
+            "user has no value: use TOLLGATE.CHECK name value [name value ...] [COST n] [PEEK] [FULL]",
+        ),
+        (
+            "TOLLGATE.CHECK user a tenant",
+            "tenant has no value: use TOLLGATE.CHECK name value [name value ...] [COST n] [PEEK] [FULL]",
         ),
         ("TOLLGATE.CHECK ip 1.2.3", "ip is not valid: 1.2.3"),
         ("TOLLGATE.CHECK user a COST x", "COST is not valid: x"),
@@ -109,13 +113,37 @@ fn bad_arguments_are_named_and_the_connection_goes_on() {
 }
 
 #[test]
-fn rules_decide_checks_in_both_versions_of_the_protocol() {
-    let server = Server::start("rules: [{ id: login, match: POST /login, key: user, limit: 2/h, burst: 1 }]");
+fn rules_decide_checks_in_six_elements() {
+    let server = Server::start(
+        "rules:
+  - { id: login, match: POST /login, key: user, limit: 2/h, burst: 1 }
+  - { id: tenant, key: 'attr:tenant', limit: 5/h }
+",
+    );
     let mut client = RespClient::to(server.resp);
     let check = "TOLLGATE.CHECK method POST path /login user ann";
-    let head = "*20\r\n$7\r\nallowed\r\n:1\r\n$6\r\nreason\r\n$2\r\nok\r\n$4\r\nrule\r\n$5\r\nlogin\r\n$5\r\nlimit\r\n$3\r\n2/h\r\n$9\r\nremaining\r\n:";
-    client.expect(&format!("{check} PEEK"), &format!("{head}1\r\n"));
+    client.expect(&format!("{check} PEEK"), "*6\r\n:0\r\n$5\r\nlogin\r\n$3\r\n2/h\r\n:1\r\n:-1\r\n:");
     let mut client = RespClient::to(server.resp);
+    client.expect(check, "*6\r\n:0\r\n$5\r\nlogin\r\n$3\r\n2/h\r\n:0\r\n:-1\r\n:");
+    let mut client = RespClient::to(server.resp);
+    client.expect(check, "*6\r\n:1\r\n$5\r\nlogin\r\n$3\r\n2/h\r\n:0\r\n:1");
+    let mut client = RespClient::to(server.resp);
+    client.expect("TOLLGATE.CHECK user bob", "*6\r\n:0\r\n$-1\r\n$-1\r\n$-1\r\n:-1\r\n$-1\r\n");
+    // A name that is no field of the decision API is an attribute.
+    client.expect(
+        "TOLLGATE.CHECK tenant x COST 9",
+        "*6\r\n:1\r\n$6\r\ntenant\r\n$3\r\n5/h\r\n:5\r\n:-1\r\n:0\r\n",
+    );
+    client.expect("TOLLGATE.CHECK heder:x y", "-ERR ");
+    assert_eq!(server.used("login", "user:ann"), [1]);
+}
+
+#[test]
+fn a_full_reply_is_a_map_in_both_versions_of_the_protocol() {
+    let server = Server::start("rules: [{ id: login, match: POST /login, key: user, limit: 2/h, burst: 1 }]");
+    let mut client = RespClient::to(server.resp);
+    let check = "TOLLGATE.CHECK method POST path /login user ann FULL";
+    let head = "*20\r\n$7\r\nallowed\r\n:1\r\n$6\r\nreason\r\n$2\r\nok\r\n$4\r\nrule\r\n$5\r\nlogin\r\n$5\r\nlimit\r\n$3\r\n2/h\r\n$9\r\nremaining\r\n:";
     client.expect(check, &format!("{head}0\r\n"));
     let mut client = RespClient::to(server.resp);
     client.0.write_all(&frame("HELLO 3")).expect("it reads");
@@ -127,7 +155,6 @@ fn rules_decide_checks_in_both_versions_of_the_protocol() {
     assert!(replies.starts_with("%7\r\n$6\r\nserver\r\n$8\r\ntollgate\r\n"), "{replies}");
     assert!(replies.contains("$6\r\nticket\r\n$1"), "a ticket of a hundred bytes or more: {replies}");
     assert!(replies.contains(denied) && replies.ends_with("+OK\r\n"), "{replies}");
-    assert_eq!(server.used("login", "user:ann"), [1]);
 }
 
 #[test]

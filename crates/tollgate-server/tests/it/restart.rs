@@ -102,7 +102,10 @@ fn state_files_that_others_may_read_are_rejected_with_the_command_that_fixes_the
     let upstream = "upstreams: ['http://127.0.0.1:1']\nqueue: {}\n";
     let config = folder.configure(&format!("{upstream}{RULES}"));
     stop(Server::start_in(&folder));
-    let files = [SNAPSHOT, "tollgate.db", "tollgate-queue.db"].map(|name| folder.path(name));
+    folder.write("tollgate-pending-edits.ndjson", "");
+    let names =
+        [SNAPSHOT, "tollgate.db", "tollgate-queue.db", "tollgate.insight", "tollgate-pending-edits.ndjson"];
+    let files = names.map(|name| folder.path(name));
     let set_mode = |mode: u32| {
         for file in &files {
             fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("it is ours");
@@ -240,7 +243,7 @@ fn a_damaged_snapshot_is_logged_renamed_and_does_not_stop_the_start() {
     ] {
         folder.write_private(SNAPSHOT, &bytes);
         let server = Server::start_in(&folder);
-        assert!(server.log().contains("incomplete or damaged"), "{what}: {}", server.log());
+        server.wait_for_log("incomplete or damaged");
         let used = u64::from(what == "torn");
         assert_eq!(server.used("a", "user:ann"), [used], "{what}: what stands before the damage is used");
         assert_eq!(hit(&server, "ann"), 200, "{what}");

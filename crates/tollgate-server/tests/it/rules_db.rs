@@ -9,4 +9,6 @@ mod editor;
 mod fleet;
 mod local_copy;
 mod outage;
+mod pending_edits;
+mod ramp;
 mod sqlite;

@@ -115,9 +115,13 @@ impl Node {
         Some(Node { process: process.parse().ok()?, config: PathBuf::from(config) })
     }
 
+    /// Returns once the node is gone: until then it locks its `state_dir`.
     pub fn kill(&self) {
         let sent = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "a node can be killed");
+        let status = format!("/proc/{}/stat", self.process);
+        let is_gone = || std::fs::read_to_string(&status).map_or(true, |status| status.contains(") Z "));
+        eventually("the node is gone", is_gone);
     }
 }
 

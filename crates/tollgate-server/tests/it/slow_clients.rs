@@ -173,10 +173,12 @@ fn an_idle_connection_does_not_keep_the_memory_of_its_last_request() {
     for (what, request) in [("a long body", long_body), ("a long head", long_head)] {
         let server = start();
         let before = resident_bytes(&server);
-        let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Client::to(server.http)).collect();
-        for client in &mut clients {
+        let mut clients = Vec::with_capacity(CONNECTIONS);
+        for _ in 0..CONNECTIONS {
+            let mut client = Client::to(server.http);
             client.write(request.as_bytes());
             assert_eq!(client.answer().status, 200, "{what}");
+            clients.push(client);
         }
         let each = resident_bytes(&server).saturating_sub(before) / CONNECTIONS;
         assert!(each < 64 << 10, "{what}: {each} bytes for each connection");

@@ -64,6 +64,17 @@ pub struct ServerHealth {
     pub opened: u64,
 }
 
+/// Errors of Redis that start with one of these are about the user or the password, so the server was reached.
+const LOGIN_ERRORS: [&str; 3] = ["NOPERM ", "NOAUTH ", "WRONGPASS "];
+
+/// The error of a server without a usable connection.
+pub fn unusable(server: String, reason: String) -> StoreError {
+    match LOGIN_ERRORS.iter().any(|code| reason.starts_with(code)) {
+        true => StoreError::Refused { server, reason },
+        false => StoreError::Unreachable { server, reason },
+    }
+}
+
 impl Breaker {
     pub fn new(server: impl Into<Box<str>>) -> Breaker {
         Breaker {
@@ -94,7 +105,7 @@ impl Breaker {
         };
         drop(state);
         self.refused.fetch_add(1, Ordering::Relaxed);
-        Err(StoreError::Unreachable { server: self.server.to_string(), reason })
+        Err(unusable(self.server.to_string(), reason))
     }
 
     /// Records a reply.
@@ -274,6 +285,14 @@ mod tests {
         let error = breaker.admit().expect_err("open").to_string();
         assert_eq!(error, "127.0.0.1:1 cannot be reached: no answer");
         assert_eq!((breaker.health().refused, breaker.health().opened), (1, 1));
+    }
+
+    #[test]
+    fn a_server_that_refuses_the_login_was_reached() {
+        let error = |reason: &str| unusable("127.0.0.1:1".to_owned(), reason.to_owned()).to_string();
+        let refusal = "NOPERM User a has no permissions to run the 'script|load' command";
+        assert_eq!(error(refusal), format!("127.0.0.1:1 refused: {refusal}"));
+        assert_eq!(error("connection refused"), "127.0.0.1:1 cannot be reached: connection refused");
     }
 
     #[tokio::test(start_paused = true)]

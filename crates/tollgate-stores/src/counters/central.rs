@@ -84,6 +84,18 @@ fn invalid(error: impl ToString) -> CentralAddressError {
 }
 
 impl CentralAddress {
+    /// Whether the files of passwords that it names can be read. Those of certificates are read when it is opened.
+    pub fn check_files(&self) -> Result<(), String> {
+        match self {
+            #[cfg(feature = "redis")]
+            CentralAddress::Redis(address) => address.check_files(),
+            #[cfg(feature = "memcached")]
+            CentralAddress::Memcached(_) => Ok(()),
+            #[cfg(feature = "cassandra")]
+            CentralAddress::Cassandra(_) => Ok(()),
+        }
+    }
+
     /// Whether the backend can represent a limit exactly; if not, why.
     pub fn check(&self, limit: &Limit, denied: DeniedHits) -> Result<(), String> {
         match self {

@@ -8,18 +8,22 @@ use std::time::Duration;
 
 use tollgate::Time;
 
+use crate::rules::change_set::{REVERT_BATCH, SetRollback, with_before};
 #[cfg(feature = "postgres")]
 use crate::rules::postgres::{PostgresAddress, PostgresDb};
 #[cfg(feature = "sqlite")]
 use crate::rules::sqlite::SqliteDb;
 use crate::rules::{
-    Author, ChangeFeed, ChangeLogEntry, CurrentItems, DbError, Edit, EditSummary, ItemChange, ItemId,
-    PageQuery, StoredItem, Version, plan,
+    AnnouncedNode, Author, ChangeFeed, ChangeLogEntry, ChangeSet, CurrentItems, DbError, Edit, EditSummary,
+    ItemChange, ItemId, OnConflict, PageQuery, RampRow, RampWrite, Reverted, StoredItem, Version, plan,
 };
 
 /// Interval at which a node polls for changes of other processes.
 #[cfg(feature = "sqlite")]
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Entries read at once when sets are listed as one entry each.
+const SETS_PAGE: usize = 32;
 
 #[derive(Clone, Debug)]
 pub enum RulesDb {
@@ -79,6 +83,18 @@ impl RulesDb {
         Err(not_an_address(address))
     }
 
+    /// Whether the files that an address names can be read: those of certificates and of the password.
+    pub fn check_files(address: &str, folder: &Path) -> Result<(), String> {
+        #[cfg(feature = "postgres")]
+        if address.starts_with("postgres://") || address.starts_with("postgresql://") {
+            let address = address.parse::<PostgresAddress>().map_err(|error| error.to_string())?;
+            return address.in_folder(folder).check_files();
+        }
+        #[cfg(not(feature = "postgres"))]
+        let _ = (address, folder);
+        Ok(())
+    }
+
     /// Whether the database can be read and written now.
     pub async fn access(&self) -> Access {
         match self {
@@ -115,6 +131,42 @@ impl RulesDb {
         dispatch!(self, rollback(&author, version))
     }
 
+    /// Reverts all changes of a set by one new set, in batches; writes the ramp in the same transaction.
+    pub async fn rollback_set(
+        &self,
+        author: Author,
+        set: ChangeSet,
+        on_conflict: OnConflict,
+        ramp: Option<RampWrite>,
+    ) -> Result<Reverted, DbError> {
+        dispatch!(self, rollback_set(&author, &set, on_conflict, ramp))
+    }
+
+    /// Writes the ramp, and edits in the same transaction.
+    pub async fn edit_ramp(
+        &self,
+        author: Author,
+        edits: Vec<Edit>,
+        ramp: RampWrite,
+    ) -> Result<Vec<ItemChange>, DbError> {
+        dispatch!(self, edit_ramp(&author, edits, ramp))
+    }
+
+    /// The last ramp, whether or not it has ended.
+    pub async fn ramp(&self) -> Result<Option<RampRow>, DbError> {
+        dispatch!(self, ramp())
+    }
+
+    /// Publishes what a node has counted since it first saw a ramp.
+    pub async fn put_ramp_counts(&self, ramp: String, node: String, counts: String) -> Result<(), DbError> {
+        dispatch!(self, put_ramp_counts(&ramp, &node, &counts))
+    }
+
+    /// The counts of all nodes.
+    pub async fn ramp_counts(&self, ramp: String) -> Result<Vec<String>, DbError> {
+        dispatch!(self, ramp_counts(&ramp))
+    }
+
     /// Removes up to `batch` expired bans, and returns how many.
     pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
         dispatch!(self, remove_expired(now, batch))
@@ -133,6 +185,22 @@ impl RulesDb {
         dispatch!(self, prune_automatic_bans(before, batch))
     }
 
+    /// Replaces the row of a node, and removes those of nodes that were last seen before `forget_before`. There are at
+    /// most [`MAX_NODES`](crate::rules::MAX_NODES) rows. This is not a change of the rules.
+    pub async fn announce_node(&self, node: AnnouncedNode, forget_before: Time) -> Result<(), DbError> {
+        dispatch!(self, announce_node(&node, forget_before))
+    }
+
+    /// Removes the row of a node that stops, unless another one has announced the same address since.
+    pub async fn forget_node(&self, address: String, id: u32) -> Result<(), DbError> {
+        dispatch!(self, forget_node(&address, id))
+    }
+
+    /// The nodes that have announced themselves, by address.
+    pub async fn nodes(&self) -> Result<Vec<AnnouncedNode>, DbError> {
+        dispatch!(self, nodes())
+    }
+
     pub async fn version(&self) -> Result<Version, DbError> {
         dispatch!(self, version())
     }
@@ -149,14 +217,10 @@ impl RulesDb {
     /// The changes that edits would make, each with the text that it would replace; nothing is written.
     pub async fn preview(&self, edits: Vec<Edit>) -> Result<Vec<(ItemChange, Option<String>)>, DbError> {
         plan::check_items(&edits)?;
-        let mut current = self.find(edits.iter().map(|edit| edit.item().clone()).collect()).await?;
+        let current = self.find(edits.iter().map(|edit| edit.item().clone()).collect()).await?;
         let last = self.version().await?;
         let changes = plan::plan_changes(edits, &current, last, last.timeline())?;
-        let with_before = changes.into_iter().map(|change| {
-            let before = current.remove(&change.item).map(|stored| stored.text);
-            (change, before)
-        });
-        Ok(with_before.collect())
+        Ok(with_before(changes, current))
     }
 
     /// What [`rollback`](Self::rollback) would do.
@@ -166,6 +230,24 @@ impl RulesDb {
     ) -> Result<Vec<(ItemChange, Option<String>)>, DbError> {
         let logged = self.logged(version).await?.ok_or(DbError::UnknownVersion(version))?;
         self.preview(vec![plan::revert_edit(logged)?]).await
+    }
+
+    /// What [`rollback_set`](Self::rollback_set) would do, if nothing else changes meanwhile.
+    pub async fn preview_rollback_set(&self, set: ChangeSet) -> Result<Reverted, DbError> {
+        let mut rollback = SetRollback::new(&set, OnConflict::Refuse);
+        let mut last = self.version().await?;
+        loop {
+            let entries = self.entries_of(set, rollback.after(), REVERT_BATCH).await?;
+            if entries.is_empty() {
+                return rollback.finish();
+            }
+            let items = entries.iter().map(|entry| entry.change.item.clone()).collect();
+            let current = self.find(items).await?;
+            let edits = rollback.edits(entries, &current)?;
+            let changes = plan::plan_changes(edits, &current, last, last.timeline())?;
+            last = changes.last().map_or(last, |change| change.version);
+            rollback.add(changes, current);
+        }
     }
 
     pub async fn page(&self, page: PageQuery) -> Result<Vec<StoredItem>, DbError> {
@@ -189,6 +271,49 @@ impl RulesDb {
         limit: usize,
     ) -> Result<Vec<ChangeLogEntry>, DbError> {
         dispatch!(self, history(&item, before, limit))
+    }
+
+    /// Log entries before a version, latest first. A set is one entry, its last, and is listed only if all of it is
+    /// before that version.
+    pub async fn log_of_sets(
+        &self,
+        before: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
+        let mut listed = Vec::with_capacity(limit.min(SETS_PAGE));
+        let mut next = before;
+        while listed.len() < limit {
+            let page = self.log(next, SETS_PAGE).await?;
+            let is_last = page.len() < SETS_PAGE;
+            let mut is_set = false;
+            for entry in page {
+                if listed.len() == limit {
+                    return Ok(listed);
+                }
+                next = Some(entry.set.map_or(entry.change.version, |set| set.first));
+                is_set = entry.set.is_some();
+                if before.is_none_or(|before| entry.set_version() < before) {
+                    listed.push(entry);
+                }
+                if is_set {
+                    break; // the rest of the page may be of the same set
+                }
+            }
+            if is_last && !is_set {
+                break;
+            }
+        }
+        Ok(listed)
+    }
+
+    /// Entries of a set after a version, in their order.
+    pub async fn entries_of(
+        &self,
+        set: ChangeSet,
+        after: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
+        dispatch!(self, entries_of(&set, after, limit))
     }
 
     /// One log entry.

@@ -15,11 +15,21 @@ pub const MAX_EDITS: usize = 1_000_000;
 pub struct Author {
     pub name: String,
     pub at: Time,
+    /// Why the change is made; part of the log.
+    pub note: Option<String>,
 }
 
 impl Author {
     /// The author of automatic bans.
     pub const AUTOMATIC: &str = "tollgate";
+
+    pub fn new(name: impl Into<String>, at: Time) -> Author {
+        Author { name: name.into(), at, note: None }
+    }
+
+    pub fn with_note(self, note: impl Into<String>) -> Author {
+        Author { note: Some(note.into()), ..self }
+    }
 }
 
 /// The required state of an item for an edit to apply.
@@ -121,6 +131,16 @@ impl Edit {
 
     pub fn delete(item: ItemId, expected: Precondition) -> Edit {
         Edit { item, expected, text: None }
+    }
+
+    /// Sets an item, or deletes it, whatever the database has.
+    pub fn unconditional(item: ItemId, text: Option<String>) -> Edit {
+        Edit { item, expected: Precondition::Any, text }
+    }
+
+    /// The new text; `None` for a deletion.
+    pub fn text(&self) -> Option<&str> {
+        self.text.as_deref()
     }
 
     pub fn item(&self) -> &ItemId {

@@ -21,6 +21,16 @@ pub enum DbError {
     NulCharacter,
     #[error("there is no change {0} in the log")]
     UnknownVersion(Version),
+    /// An item of a set has changed since.
+    #[error("{item} is {} now, not as the change left it: nothing was reverted", shown(*.found))]
+    ChangedSince { item: ItemId, found: Option<Version> },
+    #[error("a part of change {0} is no longer in the log (audit.keep): it cannot be reverted as a whole")]
+    PrunedSet(Version),
+    #[error("nothing is left to revert of change {0}: everything is as it was before")]
+    NothingToRevert(Version),
+    /// Another node has advanced the ramp, or it has ended.
+    #[error("the ramp was changed meanwhile, by another node or an operator")]
+    RampMoved,
     #[error("'{text}' is not a valid address of a rules database: {why}")]
     InvalidAddress { text: String, why: String },
     #[error(

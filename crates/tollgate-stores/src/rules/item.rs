@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use tollgate::Time;
 
+use crate::rules::ChangeSet;
+
 /// The version of a change: the server's timeline, and a number that every change increments by one.
 ///
 /// A promoted standby starts a new timeline, so that its changes never compare as old. Both are packed into one
@@ -146,6 +148,17 @@ pub struct ChangeLogEntry {
     pub at: Time,
     /// The change that this one reverts.
     pub undoes: Option<Version>,
+    /// Why it was made, if its author says so.
+    pub note: Option<String>,
+    /// The set that it belongs to.
+    pub set: Option<ChangeSet>,
+}
+
+impl ChangeLogEntry {
+    /// The version that one rollback reverts: of the whole set.
+    pub fn set_version(&self) -> Version {
+        self.set.map_or(self.change.version, |set| set.last)
+    }
 }
 
 /// A query for a page of items of one kind, ordered by name.

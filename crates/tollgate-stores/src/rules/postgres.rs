@@ -9,6 +9,8 @@ mod connection;
 mod items;
 mod load;
 mod log;
+mod nodes;
+mod ramp;
 mod schema;
 mod tls;
 
@@ -26,14 +28,17 @@ pub use self::address::PostgresAddress;
 use self::cluster::PgCluster;
 pub use self::cluster::ReplicaLag;
 use self::connection::PgFailure;
+use crate::rules::change_set::{OpenSet, REVERT_BATCH, SetRollback};
 use crate::rules::edit::next_batch;
 use crate::rules::{
-    Author, ChangeFeed, ChangeLogEntry, CurrentItems, DbError, Edit, EditSummary, ItemChange, ItemId,
-    PageQuery, StoredItem, Version, plan,
+    AnnouncedNode, Author, ChangeFeed, ChangeLogEntry, ChangeSet, CurrentItems, DbError, Edit, EditSummary,
+    ItemChange, ItemId, OnConflict, PageQuery, RampRow, RampWrite, Reverted, StoredItem, Version, plan,
 };
 
 /// For a change, also for an import of a million rules.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
+/// For the row of a node.
+const NODE_DEADLINE: Duration = Duration::from_secs(5);
 const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval at which a node polls for changes; a notification triggers a poll at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
@@ -82,8 +87,8 @@ impl PostgresDb {
 
     pub async fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         plan::check_items(&edits)?;
-        self.write(async |transaction, timeline| {
-            apply_edits(transaction, timeline, author, edits, None).await
+        self.write_set(author, None, async |transaction, timeline, set| {
+            apply_edits(transaction, timeline, set, edits).await
         })
         .await
     }
@@ -95,26 +100,85 @@ impl PostgresDb {
         author: &Author,
         mut edits: impl Iterator<Item = Result<Edit, DbError>>,
     ) -> Result<EditSummary, DbError> {
-        self.write(async |transaction, timeline| {
-            let mut edited = EditSummary::default();
+        self.write_set(author, None, async |transaction, timeline, set| {
             loop {
-                let batch = next_batch(&mut edits, &edited)?;
+                let batch = next_batch(&mut edits, &set.summary)?;
                 if batch.is_empty() {
-                    return Ok(edited);
+                    return Ok(set.summary.clone());
                 }
-                let count = batch.len();
-                edited.add(count, &apply_edits(transaction, timeline, author, batch, None).await?);
+                apply_edits(transaction, timeline, set, batch).await?;
             }
         })
         .await
     }
 
     pub async fn rollback(&self, author: &Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
-        self.write(async |transaction, timeline| {
+        self.write_set(author, Some(version), async |transaction, timeline, set| {
             let logged = log::find(transaction, version).await?.ok_or(DbError::UnknownVersion(version))?;
-            apply_edits(transaction, timeline, author, vec![plan::revert_edit(logged)?], Some(version)).await
+            apply_edits(transaction, timeline, set, vec![plan::revert_edit(logged)?]).await
         })
         .await
+    }
+
+    /// Reverts a set of changes by a new one, and writes the ramp in the same transaction.
+    pub async fn rollback_set(
+        &self,
+        author: &Author,
+        changes: &ChangeSet,
+        on_conflict: OnConflict,
+        write: Option<RampWrite>,
+    ) -> Result<Reverted, DbError> {
+        self.write_set(author, Some(changes.last), async |transaction, timeline, set| {
+            if !log::is_whole(transaction, changes).await? {
+                return Err(DbError::PrunedSet(changes.last).into());
+            }
+            let mut rollback = SetRollback::new(changes, on_conflict);
+            loop {
+                let entries = log::entries_of(transaction, changes, rollback.after(), REVERT_BATCH).await?;
+                if entries.is_empty() {
+                    break;
+                }
+                let touched = entries.iter().map(|entry| &entry.change.item);
+                let current = items::find(transaction, touched).await?;
+                let edits = rollback.edits(entries, &current)?;
+                let made = apply_edits(transaction, timeline, set, edits).await?;
+                rollback.add(made, current);
+            }
+            if let Some(write) = write {
+                ramp::write(transaction, write, Version::ZERO).await?;
+            }
+            Ok(rollback.finish()?)
+        })
+        .await
+    }
+
+    /// Writes the ramp, and edits in the same transaction.
+    pub async fn edit_ramp(
+        &self,
+        author: &Author,
+        edits: Vec<Edit>,
+        write: RampWrite,
+    ) -> Result<Vec<ItemChange>, DbError> {
+        plan::check_items(&edits)?;
+        self.write_set(author, None, async |transaction, timeline, set| {
+            let changes = apply_edits(transaction, timeline, set, edits).await?;
+            ramp::write(transaction, write, set.summary.version.unwrap_or_default()).await?;
+            Ok(changes)
+        })
+        .await
+    }
+
+    pub async fn ramp(&self) -> Result<Option<RampRow>, DbError> {
+        self.inner.cluster.read(|connection| async move { ramp::read(&connection.client).await }).await
+    }
+
+    pub async fn put_ramp_counts(&self, ramp: &str, node: &str, counts: &str) -> Result<(), DbError> {
+        self.write(async |transaction, _| ramp::put_counts(transaction, ramp, node, counts).await).await
+    }
+
+    pub async fn ramp_counts(&self, ramp: &str) -> Result<Vec<String>, DbError> {
+        let cluster = &self.inner.cluster;
+        cluster.read(|connection| async move { ramp::counts(&connection.client, ramp).await }).await
     }
 
     pub async fn remove_expired(&self, now: Time, batch: usize) -> Result<usize, DbError> {
@@ -187,6 +251,19 @@ impl PostgresDb {
             .await
     }
 
+    /// Entries of a set after a version, in their order.
+    pub async fn entries_of(
+        &self,
+        set: &ChangeSet,
+        after: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
+        let cluster = &self.inner.cluster;
+        cluster
+            .read(|connection| async move { log::entries_of(&connection.client, set, after, limit).await })
+            .await
+    }
+
     pub async fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
         self.inner
             .cluster
@@ -227,6 +304,40 @@ impl PostgresDb {
         self.inner.cluster.lag().await
     }
 
+    /// Announces a node; see [`RulesDb::announce_node`](crate::rules::RulesDb::announce_node).
+    pub async fn announce_node(&self, node: &AnnouncedNode, forget_before: Time) -> Result<(), DbError> {
+        let mut writer = self.inner.cluster.writer().await?;
+        let announced = nodes::announce(writer.client(), node, forget_before);
+        let announced = timeout(NODE_DEADLINE, announced).await;
+        announced.unwrap_or(Err(PgFailure::TimedOut)).map_err(|failure| writer.into_write_error(failure))
+    }
+
+    pub async fn forget_node(&self, address: &str, id: u32) -> Result<(), DbError> {
+        let mut writer = self.inner.cluster.writer().await?;
+        let forgotten = timeout(NODE_DEADLINE, nodes::forget(writer.client(), address, id)).await;
+        forgotten.unwrap_or(Err(PgFailure::TimedOut)).map_err(|failure| writer.into_write_error(failure))
+    }
+
+    pub async fn nodes(&self) -> Result<Vec<AnnouncedNode>, DbError> {
+        self.inner.cluster.read(|connection| async move { nodes::list(&connection.client).await }).await
+    }
+
+    /// Makes all changes of a job as one set.
+    async fn write_set<T>(
+        &self,
+        author: &Author,
+        undoes: Option<Version>,
+        job: impl AsyncFnOnce(&Transaction<'_>, u32, &mut OpenSet<'_>) -> Result<T, PgFailure>,
+    ) -> Result<T, DbError> {
+        self.write(async |transaction, timeline| {
+            let mut set = OpenSet::new(author, undoes);
+            let done = job(transaction, timeline, &mut set).await?;
+            log::close(transaction, &set).await?;
+            Ok(done)
+        })
+        .await
+    }
+
     async fn write<T>(
         &self,
         job: impl AsyncFnOnce(&Transaction<'_>, u32) -> Result<T, PgFailure>,
@@ -258,14 +369,15 @@ impl PostgresDb {
 async fn apply_edits(
     transaction: &Transaction<'_>,
     timeline: u32,
-    author: &Author,
+    set: &mut OpenSet<'_>,
     edits: Vec<Edit>,
-    undoes: Option<Version>,
 ) -> Result<Vec<ItemChange>, PgFailure> {
+    let count = edits.len();
     let current = items::find(transaction, edits.iter().map(Edit::item)).await?;
     let changes = plan::plan_changes(edits, &current, log::last_version(transaction).await?, timeline)?;
     items::put(transaction, &changes).await?;
-    log::append(transaction, author, &changes, undoes).await?;
+    log::append(transaction, set, &changes).await?;
+    set.summary.add(count, &changes);
     Ok(changes)
 }
 

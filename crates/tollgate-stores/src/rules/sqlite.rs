@@ -6,6 +6,8 @@
 mod items;
 mod load;
 mod log;
+mod nodes;
+mod ramp;
 mod schema;
 mod word_codes;
 
@@ -15,11 +17,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tollgate::Time;
 
+use crate::rules::change_set::{OpenSet, REVERT_BATCH, SetRollback};
 use crate::rules::edit::next_batch;
 use crate::rules::plan::{self, CurrentItems};
 use crate::rules::{
-    Author, ChangeFeed, ChangeLogEntry, DbError, Edit, EditSummary, ItemChange, ItemId, PageQuery,
-    StoredItem, Version,
+    AnnouncedNode, Author, ChangeFeed, ChangeLogEntry, ChangeSet, DbError, Edit, EditSummary, ItemChange,
+    ItemId, OnConflict, PageQuery, RampRow, RampWrite, Reverted, StoredItem, Version,
 };
 
 /// After this many changes the write-ahead log is truncated, because it is as long as they are.
@@ -43,11 +46,7 @@ impl SqliteDb {
     /// Applies all edits, or none.
     pub fn edit(&self, author: &Author, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
         plan::check_items(&edits)?;
-        let changes = self.write(|transaction| apply_edits(transaction, author, edits, None))?;
-        if changes.len() >= WAL_TRUNCATE_CHANGES {
-            schema::truncate_wal(&lock(&self.writer));
-        }
-        Ok(changes)
+        self.write_set(author, None, |transaction, set| apply_edits(transaction, set, edits))
     }
 
     /// Applies very many edits, all or none, in batches: they are never all in memory. Each must be about another
@@ -57,29 +56,81 @@ impl SqliteDb {
         author: &Author,
         mut edits: impl Iterator<Item = Result<Edit, DbError>>,
     ) -> Result<EditSummary, DbError> {
-        let edited = self.write(|transaction| {
-            let mut edited = EditSummary::default();
+        self.write_set(author, None, |transaction, set| {
             loop {
-                let batch = next_batch(&mut edits, &edited)?;
+                let batch = next_batch(&mut edits, &set.summary)?;
                 if batch.is_empty() {
-                    return Ok(edited);
+                    return Ok(set.summary.clone());
                 }
-                let count = batch.len();
-                edited.add(count, &apply_edits(transaction, author, batch, None)?);
+                apply_edits(transaction, set, batch)?;
             }
-        })?;
-        if edited.changes() >= WAL_TRUNCATE_CHANGES {
-            schema::truncate_wal(&lock(&self.writer));
-        }
-        Ok(edited)
+        })
     }
 
     /// Reverts one change by a new change.
     pub fn rollback(&self, author: &Author, version: Version) -> Result<Vec<ItemChange>, DbError> {
-        self.write(|transaction| {
+        self.write_set(author, Some(version), |transaction, set| {
             let logged = log::find(transaction, version)?.ok_or(DbError::UnknownVersion(version))?;
-            apply_edits(transaction, author, vec![plan::revert_edit(logged)?], Some(version))
+            apply_edits(transaction, set, vec![plan::revert_edit(logged)?])
         })
+    }
+
+    /// Reverts a set of changes by a new one, and writes the ramp in the same transaction.
+    pub fn rollback_set(
+        &self,
+        author: &Author,
+        changes: &ChangeSet,
+        on_conflict: OnConflict,
+        write: Option<RampWrite>,
+    ) -> Result<Reverted, DbError> {
+        self.write_set(author, Some(changes.last), |transaction, set| {
+            if !log::is_whole(transaction, changes)? {
+                return Err(DbError::PrunedSet(changes.last));
+            }
+            let mut rollback = SetRollback::new(changes, on_conflict);
+            loop {
+                let entries = log::entries_of(transaction, changes, rollback.after(), REVERT_BATCH)?;
+                if entries.is_empty() {
+                    break;
+                }
+                let touched = entries.iter().map(|entry| &entry.change.item);
+                let current = items::find(transaction, touched)?;
+                let edits = rollback.edits(entries, &current)?;
+                let made = apply_edits(transaction, set, edits)?;
+                rollback.add(made, current);
+            }
+            if let Some(write) = write {
+                ramp::write(transaction, write, Version::ZERO)?;
+            }
+            rollback.finish()
+        })
+    }
+
+    /// Writes the ramp, and edits in the same transaction.
+    pub fn edit_ramp(
+        &self,
+        author: &Author,
+        edits: Vec<Edit>,
+        write: RampWrite,
+    ) -> Result<Vec<ItemChange>, DbError> {
+        plan::check_items(&edits)?;
+        self.write_set(author, None, |transaction, set| {
+            let changes = apply_edits(transaction, set, edits)?;
+            ramp::write(transaction, write, set.summary.version.unwrap_or_default())?;
+            Ok(changes)
+        })
+    }
+
+    pub fn ramp(&self) -> Result<Option<RampRow>, DbError> {
+        ramp::read(&lock(&self.reader))
+    }
+
+    pub fn put_ramp_counts(&self, ramp: &str, node: &str, counts: &str) -> Result<(), DbError> {
+        self.write(|transaction| ramp::put_counts(transaction, ramp, node, counts))
+    }
+
+    pub fn ramp_counts(&self, ramp: &str) -> Result<Vec<String>, DbError> {
+        ramp::counts(&lock(&self.reader), ramp)
     }
 
     /// Removes up to `batch` expired bans. Nodes expire bans themselves, so this is not logged as a change.
@@ -144,6 +195,18 @@ impl SqliteDb {
         log::history(&transaction, item, before, limit)
     }
 
+    /// Entries of a set after a version, in their order.
+    pub fn entries_of(
+        &self,
+        set: &ChangeSet,
+        after: Option<Version>,
+        limit: usize,
+    ) -> Result<Vec<ChangeLogEntry>, DbError> {
+        let mut reader = lock(&self.reader);
+        let transaction = reader.transaction()?;
+        log::entries_of(&transaction, set, after, limit)
+    }
+
     pub fn logged(&self, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
         let mut reader = lock(&self.reader);
         let transaction = reader.transaction()?;
@@ -153,6 +216,38 @@ impl SqliteDb {
     /// Loads all items in batches, each with the total number of items, as of one version.
     pub fn load(&self, each: impl FnMut(Vec<StoredItem>, u64)) -> Result<Version, DbError> {
         load::load_all(schema::connect(&self.path)?, each)
+    }
+
+    /// Announces a node; see [`RulesDb::announce_node`](crate::rules::RulesDb::announce_node).
+    pub fn announce_node(&self, node: &AnnouncedNode, forget_before: Time) -> Result<(), DbError> {
+        self.write(|transaction| nodes::announce(transaction, node, forget_before))
+    }
+
+    pub fn forget_node(&self, address: &str, id: u32) -> Result<(), DbError> {
+        self.write(|transaction| nodes::forget(transaction, address, id))
+    }
+
+    pub fn nodes(&self) -> Result<Vec<AnnouncedNode>, DbError> {
+        nodes::list(&lock(&self.reader))
+    }
+
+    /// Makes all changes of a job as one set.
+    fn write_set<T>(
+        &self,
+        author: &Author,
+        undoes: Option<Version>,
+        job: impl FnOnce(&Transaction<'_>, &mut OpenSet<'_>) -> Result<T, DbError>,
+    ) -> Result<T, DbError> {
+        let mut set = OpenSet::new(author, undoes);
+        let done = self.write(|transaction| {
+            let done = job(transaction, &mut set)?;
+            log::close(transaction, &set)?;
+            Ok(done)
+        })?;
+        if set.summary.changes() >= WAL_TRUNCATE_CHANGES {
+            schema::truncate_wal(&lock(&self.writer));
+        }
+        Ok(done)
     }
 
     fn write<T>(&self, job: impl FnOnce(&Transaction<'_>) -> Result<T, DbError>) -> Result<T, DbError> {
@@ -166,16 +261,17 @@ impl SqliteDb {
 
 fn apply_edits(
     transaction: &Transaction<'_>,
-    author: &Author,
+    set: &mut OpenSet<'_>,
     edits: Vec<Edit>,
-    undoes: Option<Version>,
 ) -> Result<Vec<ItemChange>, DbError> {
+    let count = edits.len();
     let current = items::find(transaction, edits.iter().map(Edit::item))?;
     let changes = plan::plan_changes(edits, &current, log::last_version(transaction)?, 0)?;
-    log::append(transaction, author, &changes, &current, undoes)?;
+    log::append(transaction, set, &changes, &current)?;
     for change in &changes {
         items::put(transaction, change)?;
     }
+    set.summary.add(count, &changes);
     Ok(changes)
 }
 

@@ -10,7 +10,7 @@ use tollgate::internal::algorithm::Quota;
 use tollgate::internal::fingerprint::{Fingerprint, Secret};
 use tollgate::internal::store::{Charge, ChargeOutcome, ChargeReceipt, MemoryStore, Predecessor};
 use tollgate_stores::counters::{CentralCounter, CounterId, name};
-use tollgate_testkit::conformance::{Answer, Subject};
+use tollgate_testkit::conformance::{ChargeAnswer, Subject};
 
 /// The memory store with what its callers know: which limits have been in force.
 struct Memory {
@@ -63,14 +63,14 @@ impl Subject for Memory {
         100
     }
 
-    async fn charge(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> ChargeAnswer<ChargeReceipt> {
         let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
         let outcome = self.store.charge(&charges, now);
         let receipt = ChargeReceipt::of(&charges, &outcome);
         answer(outcome, receipt)
     }
 
-    async fn peek(&self, charges: &[Charge], now: Time) -> Answer<ChargeReceipt> {
+    async fn peek(&self, charges: &[Charge], now: Time) -> ChargeAnswer<ChargeReceipt> {
         let charges: Vec<_> = charges.iter().map(|charge| self.charge_of(charge)).collect();
         answer(self.store.peek(&charges, now), None)
     }
@@ -87,9 +87,9 @@ impl Subject for Memory {
     }
 }
 
-fn answer(outcome: ChargeOutcome, receipt: Option<ChargeReceipt>) -> Answer<ChargeReceipt> {
+fn answer(outcome: ChargeOutcome, receipt: Option<ChargeReceipt>) -> ChargeAnswer<ChargeReceipt> {
     let parts = outcome.limits.into_iter().map(Ok).collect();
-    Answer { admitted: outcome.admitted, parts, receipt }
+    ChargeAnswer { admitted: outcome.admitted, parts, receipt }
 }
 
 #[tokio::test]

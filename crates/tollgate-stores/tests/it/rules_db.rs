@@ -3,8 +3,10 @@
 mod copy;
 mod killed;
 mod mirror;
+mod nodes;
 mod postgres;
 mod scenario;
+mod sets;
 mod sqlite;
 mod standby;
 mod tls;
@@ -44,6 +46,11 @@ macro_rules! stamp_all {
             ten_thousand_changes_in_batches_lose_none,
             a_version_from_another_history_is_reported,
             no_acknowledged_edit_is_lost_when_writers_are_killed,
+            an_import_is_one_change_that_one_rollback_reverts,
+            an_import_in_several_batches_is_reverted_whole,
+            a_set_is_reverted_only_if_nothing_of_it_has_changed_since,
+            a_set_that_is_partly_pruned_is_not_reverted,
+            a_ramp_is_advanced_by_one_node_and_reverted_with_its_apply,
         }
     };
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tollgate::internal::limit::Shape;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::redis::RedisSetup;
-use tollgate_testkit::central::load::{Load, Seen, check_answered_in_time};
+use tollgate_testkit::central::load::{Load, ObservedCharge, check_answered_in_time};
 use tollgate_testkit::central::{FIXED, hit, left, limit, own};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::stores::redis::{patient, usual};
@@ -56,7 +56,7 @@ async fn a_frozen_server_delays_no_other_key_and_charges_nothing_when_it_resumes
     assert!(at_open.len() > 1000, "the breaker opens soon: {} were refused", at_open.len());
     let waited = at_open.iter().filter(|seen| seen.took > Duration::from_millis(10)).count();
     assert!(waited * 200 <= at_open.len(), "{waited} of {} waited", at_open.len()); // the machine is busy at times
-    let was_refused = |seen: &&Seen| matches!(seen.error, Some(StoreError::Unreachable { .. }));
+    let was_refused = |seen: &&ObservedCharge| matches!(seen.error, Some(StoreError::Unreachable { .. }));
     let refused = before.iter().chain(&frozen).filter(was_refused).count() as u64;
     let health = &store.health()[0];
     assert!(

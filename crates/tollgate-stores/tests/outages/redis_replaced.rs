@@ -11,7 +11,7 @@ use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::redis::RedisSetup;
 use tollgate_testkit::SOON;
-use tollgate_testkit::central::load::{Load, Seen, check_answered_in_time};
+use tollgate_testkit::central::load::{Load, ObservedCharge, check_answered_in_time};
 use tollgate_testkit::central::{hit, limit, now, own, shared};
 use tollgate_testkit::servers::cluster::RedisCluster;
 use tollgate_testkit::servers::sentinel::SentinelGroup;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(40);
 const FOUND_WITHIN: Duration = Duration::from_millis(500);
 
 /// Never more than the limit and one burst, which may not have been replicated.
-fn check_admitted(seen: &[Seen]) {
+fn check_admitted(seen: &[ObservedCharge]) {
     let times: Vec<_> = seen.iter().filter_map(|seen| seen.admitted).collect();
     let first = times.iter().min().expect("some pass");
     let last = times.iter().max().expect("some pass");
@@ -39,7 +39,7 @@ fn check_admitted(seen: &[Seen]) {
 
 /// At most what a steady load sends in `FOUND_WITHIN` fails after the promotion, and something did before. Counted,
 /// not timed: a machine that stands still sends nothing meanwhile.
-fn check_found_soon(seen: &[Seen], died: Instant, promoted: Instant) {
+fn check_found_soon(seen: &[ObservedCharge], died: Instant, promoted: Instant) {
     let failed =
         |since: Instant| seen.iter().filter(|seen| seen.sent_at > since && seen.error.is_some()).count();
     assert!(failed(died) > 0, "some requests failed");

@@ -22,7 +22,7 @@ use crate::conformance::reference::{Reference, Settleable};
 const PAUSE: Duration = Duration::from_secs(7);
 
 /// A key on the server, and how long it will live; `None` is for ever.
-pub type Key = (String, Option<Duration>);
+pub type ExpiringKey = (String, Option<Duration>);
 
 /// How a store keeps its keys.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub struct Keeping {
 }
 
 /// Checks all algorithms on a store; `keys` reads what is on its server.
-pub async fn check<S: Store>(store: &S, keeping: Keeping, keys: impl AsyncFn() -> Vec<Key>) {
+pub async fn check<S: Store>(store: &S, keeping: Keeping, keys: impl AsyncFn() -> Vec<ExpiringKey>) {
     let mut cases: Vec<Case> =
         limits().into_iter().enumerate().map(|(n, limits)| Case::new(n, limits)).collect();
     let mut run = Run { store, keeping, keys, reference: Reference::new(S::UNIT) };
@@ -119,7 +119,7 @@ struct Run<'s, S, K> {
     reference: Reference,
 }
 
-impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
+impl<S: Store, K: AsyncFn() -> Vec<ExpiringKey>> Run<'_, S, K> {
     async fn charge(&mut self, case: &mut Case, n: usize, cost: u64) {
         case.charge = Charge { cost, ..own(&case.rule, "user:1", case.limits[n]) };
         let before = now();
@@ -141,7 +141,7 @@ impl<S: Store, K: AsyncFn() -> Vec<Key>> Run<'_, S, K> {
 
     async fn compare(&self, cases: &mut [Case], step: &str) {
         let before = now();
-        let mut found: HashMap<String, Vec<Key>> = HashMap::new();
+        let mut found: HashMap<String, Vec<ExpiringKey>> = HashMap::new();
         for key in (self.keys)().await {
             let rule = key.0.split(':').find(|part| part.starts_with("expiry-")).expect("a key of ours");
             found.entry(rule.to_owned()).or_default().push(key);

@@ -15,13 +15,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 pub struct Load {
     over: Arc<AtomicBool>,
-    callers: Vec<JoinHandle<Vec<Seen>>>,
+    callers: Vec<JoinHandle<Vec<ObservedCharge>>>,
     pulse: JoinHandle<Duration>,
 }
 
 /// One request as its caller saw it.
 #[derive(Debug)]
-pub struct Seen {
+pub struct ObservedCharge {
     pub sent_at: Instant,
     pub took: Duration,
     /// The longest stall of the machine, which is not the store's fault.
@@ -47,7 +47,7 @@ impl Load {
     }
 
     /// Ends it; all that was seen, in order.
-    pub async fn stop(self) -> Vec<Seen> {
+    pub async fn stop(self) -> Vec<ObservedCharge> {
         self.over.store(true, Ordering::Relaxed);
         let mut seen = Vec::new();
         for caller in self.callers {
@@ -60,7 +60,12 @@ impl Load {
     }
 }
 
-async fn call(store: impl Store, charges: Vec<Charge>, pause: Duration, over: Arc<AtomicBool>) -> Vec<Seen> {
+async fn call(
+    store: impl Store,
+    charges: Vec<Charge>,
+    pause: Duration,
+    over: Arc<AtomicBool>,
+) -> Vec<ObservedCharge> {
     let mut seen = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let sent_at = Instant::now();
@@ -71,7 +76,7 @@ async fn call(store: impl Store, charges: Vec<Charge>, pause: Duration, over: Ar
         let admitted = answer.as_ref().ok().and_then(|part| Some(part.grant?.at.nanos() / 1000));
         let open = open && store.trouble().is_some();
         let stalled = Duration::ZERO;
-        seen.push(Seen { sent_at, took, stalled, error: answer.err(), admitted, open });
+        seen.push(ObservedCharge { sent_at, took, stalled, error: answer.err(), admitted, open });
         tokio::time::sleep(pause).await;
     }
     seen
@@ -90,7 +95,7 @@ async fn pulse(over: Arc<AtomicBool>) -> Duration {
 
 /// 99 % within the deadline and 20 ms, none later than 250 ms after it; where the machine has stalled for
 /// a while, that is added.
-pub fn check_answered_in_time(seen: &[Seen], deadline: Duration) {
+pub fn check_answered_in_time(seen: &[ObservedCharge], deadline: Duration) {
     let deadline = deadline + seen.iter().map(|seen| seen.stalled).max().unwrap_or_default();
     let late = seen.iter().filter(|seen| seen.took > deadline + Duration::from_millis(20)).count();
     assert!(late * 100 <= seen.len(), "{late} of {} are late", seen.len());

@@ -35,7 +35,7 @@ async fn passed_at(
     for tasks in tasks.collect::<Vec<_>>() {
         let (outcome, receipt) = tasks.await.expect("it ends");
         assert!(outcome.limits.iter().all(|limit| limit.outcome().is_some()), "{:?}", outcome.limits);
-        assert_eq!(receipt.is_some(), outcome.admitted, "who is denied is charged nothing");
+        assert_eq!(receipt.is_some(), outcome.admitted, "a denied request is charged nothing");
         passed += u64::from(outcome.admitted);
     }
     passed
@@ -69,7 +69,8 @@ pub async fn check(store: &impl Store) {
 }
 
 /// A denied hit drains a limit that counts denials once, also if another request took the last token between its look
-/// and its charge, or another node changed the value that it was to be written to. A window keeps the latest attempts, so when the first ones expire it shows how many were counted.
+/// and its charge, or another node changed the value that it was to be written to. A window keeps the latest attempts, so
+/// when the first ones expire it shows how many were counted.
 pub async fn check_counted<S: Store>(nodes: &[S]) {
     let store = &nodes[0];
     const LATER: Duration = Duration::from_secs(600);

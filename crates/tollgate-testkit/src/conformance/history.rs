@@ -9,7 +9,7 @@ use tollgate::internal::time::Time;
 use tollgate_stores::counters::{CentralCounter, CounterId};
 
 use super::reference::{Promise, Reference, Settleable};
-use super::{Answer, Draw, Pace, Scenario, Subject, key_parts};
+use super::{ChargeAnswer, Draw, HistoryKind, Scenario, Subject, key_parts};
 
 const STEPS: usize = 60;
 const BUSY_STEPS: usize = 300;
@@ -23,7 +23,7 @@ pub struct History {
     draw: Draw,
     rules: Vec<Rule>,
     start: Time,
-    pace: Pace,
+    kind: HistoryKind,
 }
 
 struct Rule {
@@ -80,14 +80,14 @@ impl History {
             .collect::<Option<Vec<_>>>()?;
         let start = Time::from_secs(1_800_000_000 + draw.below(400 * 86_400))
             + Duration::from_micros(draw.below(1_000_000));
-        Some(History { name, draw, rules, start, pace: scenario.pace })
+        Some(History { name, draw, rules, start, kind: scenario.kind })
     }
 
     pub async fn run<S: Subject>(mut self, subject: &S, reference: &mut Reference) {
         let start = self.start;
         let mut run =
             Run { subject, reference, now: start, retry_at: start, fresh_at: start, receipts: Vec::new() };
-        let steps = if self.pace == Pace::Busy { BUSY_STEPS } else { STEPS };
+        let steps = if self.kind == HistoryKind::Busy { BUSY_STEPS } else { STEPS };
         for step in 0..steps {
             run.now = self.after(&run);
             if run.now > LAST {
@@ -182,7 +182,7 @@ impl History {
         let left = run.reference.quota(&rule.limit).decide(&state, run.now, 0).left / rule.unit_cost;
         let capacity = rule.limit.capacity() / rule.unit_cost;
         match self.draw.below(12) {
-            _ if self.pace == Pace::Busy && !self.draw.one_in(20) => 1,
+            _ if self.kind == HistoryKind::Busy && !self.draw.one_in(20) => 1,
             0 => left.max(1),
             1 => left + 1,
             2 => capacity.max(1),
@@ -199,7 +199,7 @@ impl History {
         let rule = &self.rules[self.draw.below(self.rules.len() as u64) as usize];
         let period = Duration::from_secs(rule.limit.rate().period().secs());
         let at = match self.draw.below(12) {
-            _ if self.pace == Pace::Busy && !self.draw.one_in(20) => {
+            _ if self.kind == HistoryKind::Busy && !self.draw.one_in(20) => {
                 run.now + period / 1000 * self.draw.below(20) as u32
             }
             0..4 => run.now,
@@ -223,7 +223,7 @@ impl History {
         step: usize,
         run: &Run<'_, S>,
         charges: &[Charge],
-        answer: &Answer<R>,
+        answer: &ChargeAnswer<R>,
         promise: &Promise,
     ) {
         let place = format!("{}, step {step}, at {:?}", self.name, run.now);

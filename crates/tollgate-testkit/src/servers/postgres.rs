@@ -61,7 +61,7 @@ impl Postgres {
         let path = self.folder.path("data").join(name);
         fs::write(&path, text).expect("a file of the test");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
-        if let Some((user, group)) = somebody() {
+        if let Some((user, group)) = unprivileged_user() {
             chown(&path, Some(user), Some(group)).expect("root may give files away");
         }
         path
@@ -138,7 +138,7 @@ fn spawn(folder: &Folder, port: u16, settings: &[String]) -> Process {
 
 fn data_folder() -> Arc<Folder> {
     let folder = Folder::new();
-    if let Some((user, group)) = somebody() {
+    if let Some((user, group)) = unprivileged_user() {
         chown(folder.root(), Some(user), Some(group)).expect("root may give folders away");
     }
     fs::set_permissions(folder.root(), fs::Permissions::from_mode(0o755)).expect("it is ours");
@@ -156,14 +156,14 @@ fn program(name: &str) -> Option<PathBuf> {
 fn command(name: &str, folder: &Folder) -> Command {
     let mut command = Command::new(program(name).unwrap_or_else(|| name.into()));
     command.current_dir(folder.root()).env("LC_ALL", "C.UTF-8");
-    if let Some((user, group)) = somebody() {
+    if let Some((user, group)) = unprivileged_user() {
         command.uid(user).gid(group);
     }
     command
 }
 
 /// The user that root runs it as: `postgres` if it exists, else `nobody`.
-fn somebody() -> Option<(u32, u32)> {
+fn unprivileged_user() -> Option<(u32, u32)> {
     if fs::metadata("/proc/self").expect("a process has a folder").uid() != 0 {
         return None;
     }

@@ -63,6 +63,22 @@ impl SentinelGroup {
         reply.lines().last().and_then(|port| port.trim().parse().ok()).expect("an address")
     }
 
+    /// Waits until the replicas have what the first server has now. Replication does not wait for them, so a primary that
+    /// dies without this may take counters with it.
+    pub fn wait_for_replicas(&self) {
+        let info = || self.servers[0].command(&["INFO", "replication"]);
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        let offset = |info: &str| number(info.split("master_repl_offset:").nth(1)?.lines().next()?);
+        let now = offset(&info()).expect("a primary has an offset");
+        let has_all = |replica: &str| {
+            let behind = replica.split("offset=").nth(1);
+            behind.and_then(|rest| number(rest.split(',').next()?)).is_some_and(|offset| offset >= now)
+        };
+        eventually("both replicas have all counters", || {
+            info().lines().filter(|line| line.contains("state=online") && has_all(line)).count() == 2
+        });
+    }
+
     /// Waits until one of the replicas has become a primary: the earliest moment at which a write can succeed.
     pub fn wait_for_promotion(&self) {
         eventually("a replica is promoted", || {

@@ -12,7 +12,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-use crate::app::{connect, rules};
+use crate::app::{connect, rules, still};
 
 struct Grpc {
     runtime: Runtime,
@@ -68,6 +68,22 @@ fn a_denied_call_is_exhausted_and_says_when_to_retry() {
     assert_eq!(denied.metadata().get("retry-after").expect("a header"), "30");
     grpc.limiter.clock().advance(Duration::from_secs(30));
     assert_eq!(grpc.codes(2, ""), [Code::Ok, Code::ResourceExhausted]);
+}
+
+#[test]
+fn a_denied_call_has_a_ticket_and_the_wait_that_the_rule_allows_to_be_told() {
+    let text = "rules: [{id: all, limit: 1/m, deny: {message: slow down, body: x, content_type: text/plain, \
+                retry_after_max: 7s}}]";
+    let layer = still(RateLimitLayer::builder().rules(text)).ticket_key("0123456789abcdef0123456789abcdef");
+    let grpc = Grpc::serving(layer.build().expect("valid rules"));
+    let metadata = grpc.check("").expect("it is allowed");
+    assert!(metadata.get("tollgate-ticket").is_none());
+    let denied = grpc.check("").expect_err("it is denied");
+    assert_eq!((denied.code(), denied.message()), (Code::ResourceExhausted, "slow down"));
+    let retry = denied.get_details_retry_info().expect("RetryInfo");
+    assert_eq!(retry.retry_delay, Some(Duration::from_secs(7)));
+    assert_eq!(denied.metadata().get("retry-after").expect("a header"), "7");
+    assert!(denied.metadata().get("tollgate-ticket").is_some());
 }
 
 #[test]

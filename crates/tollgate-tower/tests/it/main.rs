@@ -3,6 +3,7 @@
 mod app;
 mod cancel;
 mod decisions;
+mod denials;
 mod examples;
 mod grpc;
 mod hold;

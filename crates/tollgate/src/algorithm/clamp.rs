@@ -1,6 +1,6 @@
 //! Clamping of states that a limit cannot have produced yet, because a clock was ahead when they were written.
 //!
-//! Such a state comes from a snapshot, from a node with a wrong clock, or from before a clock was set back. Without a
+//! Such a state comes from a saved state, from a node with a wrong clock, or from before a clock was set back. Without a
 //! bound its key would be denied until the clock catches up. What was used stays used: it counts as used now.
 
 use std::time::Duration;

@@ -56,7 +56,8 @@ pub trait StepCounts: Default + FromIterator<(u64, u64)> {
         // The newest two always merge: of an odd number the oldest stays unmerged.
         let first = if len % 2 == 1 { pairs.next() } else { None };
         let merged = std::iter::from_fn(move || {
-            let ((_, earlier), (step, later)) = (pairs.next()?, pairs.next()?);
+            let (_, earlier) = pairs.next()?;
+            let (step, later) = pairs.next()?;
             Some((step, earlier + later))
         });
         (len > 1).then(|| first.into_iter().chain(merged).collect())

@@ -8,17 +8,21 @@ use crate::engine::MemorySettings;
 use crate::policy::{PolicyParts, PolicySnapshot, Settings};
 
 /// Settings of the server's listeners, stores and logs. A test of the server compares both lists of settings.
-pub const SETTINGS_OF_THE_SERVER: [&str; 25] = [
+pub const SETTINGS_OF_THE_SERVER: [&str; 29] = [
+    "advertise",
     "audit",
     "compat",
     "decision_log",
     "envoy_config",
+    "fleet",
     "headers",
     "jwt",
     "listen",
     "log",
     "log_keys",
+    "metrics",
     "on_rules_error",
+    "otlp",
     "proxy",
     "proxy_protocol",
     "queue",

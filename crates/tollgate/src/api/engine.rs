@@ -49,6 +49,7 @@ pub enum EngineError {
     #[error(transparent)]
     Rules(#[from] RulesError),
     /// The counters of a key at its limit would not fit the memory.
+    #[non_exhaustive]
     #[error("{given} bytes of memory are too few: rule {rule} needs {needed} for {limit}")]
     Memory {
         /// What the engine may use.
@@ -63,7 +64,7 @@ pub enum EngineError {
     /// The system does not grant the memory, or the processor lacks an instruction.
     #[error("the counters cannot be stored: {0}")]
     System(#[from] io::Error),
-    /// The saved state cannot be used; nothing of it was.
+    /// The saved state cannot be used. No part of it was restored.
     #[error("the saved state cannot be used: {0}")]
     SavedState(String),
 }

@@ -74,10 +74,11 @@ mod tests {
     #[test]
     fn a_repeated_key_is_distinguished_from_hundreds_of_thousands_denied_once() {
         let mut sketch = CountMinSketch::default();
-        let print = |n: u64| Fingerprint(n.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23) ^ n << 40);
-        let wrong = (1..300_000).filter(|n| sketch.add(print(*n)) > 1).count();
+        let fingerprint =
+            |n: u64| Fingerprint(n.wrapping_mul(0x2545_f491_4f6c_dd1d).rotate_left(23) ^ n << 40);
+        let wrong = (1..300_000).filter(|n| sketch.add(fingerprint(*n)) > 1).count();
         assert!(wrong < 6_000, "{wrong} keys look as if they had been denied before");
-        assert!((2..=4).all(|time| sketch.add(print(7)) >= time));
+        assert!((2..=4).all(|time| sketch.add(fingerprint(7)) >= time));
     }
 
     #[test]

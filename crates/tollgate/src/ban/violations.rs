@@ -72,8 +72,8 @@ impl ViolationQueue {
         self.is_enabled.load(Ordering::Acquire)
     }
 
-    pub(crate) fn push(&self, print: Fingerprint, key: &Key, rule: &RuleId, terms: BanTerms, at: Time) {
-        if !lock(&self.buffer).push(print, key, rule, terms, at) {
+    pub(crate) fn push(&self, fingerprint: Fingerprint, key: &Key, rule: &RuleId, terms: BanTerms, at: Time) {
+        if !lock(&self.buffer).push(fingerprint, key, rule, terms, at) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -91,9 +91,16 @@ impl ViolationQueue {
 
 impl ViolationBuffer {
     /// `false` if there is no room.
-    fn push(&mut self, print: Fingerprint, key: &Key, rule: &RuleId, terms: BanTerms, at: Time) -> bool {
+    fn push(
+        &mut self,
+        fingerprint: Fingerprint,
+        key: &Key,
+        rule: &RuleId,
+        terms: BanTerms,
+        at: Time,
+    ) -> bool {
         let is_full = self.pairs >= MAX_PENDING;
-        if let Some(known) = self.keys.get_mut(&print) {
+        if let Some(known) = self.keys.get_mut(&fingerprint) {
             if let Some(same) = known.by_rule.iter_mut().find(|by| by.rule == *rule) {
                 same.add(terms, at);
                 return true;
@@ -112,8 +119,10 @@ impl ViolationBuffer {
         self.pairs += 1;
         self.bytes += bytes;
         let by = SmallVec::from_iter([RuleViolations::new(rule, terms, at)]);
-        self.keys
-            .insert(print, Violations { key: key.clone(), known_strikes: Strikes::default(), by_rule: by });
+        self.keys.insert(
+            fingerprint,
+            Violations { key: key.clone(), known_strikes: Strikes::default(), by_rule: by },
+        );
         true
     }
 }
@@ -171,7 +180,7 @@ mod tests {
         assert_eq!(waiting.dropped(), 6);
         let batch = waiting.take();
         assert_eq!((batch.len(), waiting.take().len()), (MAX_PENDING, 0));
-        let (_, seven) = batch.iter().find(|(print, _)| print.0 == 7).expect("it waits");
+        let (_, seven) = batch.iter().find(|(fingerprint, _)| fingerprint.0 == 7).expect("it waits");
         let times = &seven.by_rule[0].times;
         assert_eq!((times.len(), times.iter().map(|(_, count)| count).sum::<u32>()), (MAX_TIMESTAMPS, 1_001));
         assert_eq!(times.last().map(|(at, _)| *at), Some(NOW + SECOND * 999));

@@ -139,6 +139,14 @@ impl Problems {
         placed
     }
 
+    /// Removes what follows from `causes`: other problems at their positions.
+    pub fn remove_consequences_of(&mut self, causes: &Problems) {
+        let is_cause_there = |problem: &Problem| {
+            problem.position.is_some() && causes.list.iter().any(|cause| cause.position == problem.position)
+        };
+        self.list.retain(|problem| causes.list.contains(problem) || !is_cause_there(problem));
+    }
+
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.list.iter()
     }

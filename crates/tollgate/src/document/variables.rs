@@ -30,7 +30,8 @@ fn expand(text: &str, lookup: &impl Fn(&str) -> Option<String>) -> Result<String
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
-        let (before, after) = (&rest[..at], &rest[at + 2..]);
+        let before = &rest[..at];
+        let after = &rest[at + 2..];
         if let Some(before) = before.strip_suffix('$') {
             expanded.push_str(before);
             expanded.push_str("${");

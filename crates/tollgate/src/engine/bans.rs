@@ -35,7 +35,7 @@ impl EngineCore {
     }
 
     /// Replaces all bans that are not from the file, except [pending](Self::take_pending_bans) bans of this node.
-    /// After a snapshot was restored, this lifts the bans that were lifted meanwhile. Returns how many were dropped.
+    /// After a saved state was restored, this lifts the bans that were lifted meanwhile. Returns how many were dropped.
     pub fn replace_bans(&self, bans: impl IntoIterator<Item = (Key, Ban)>, now: Time) -> usize {
         let mut load = self.load_bans();
         bans.into_iter().for_each(|(key, ban)| load.put(key, ban, now));

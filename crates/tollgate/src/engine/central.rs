@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::algorithm::Quota;
-use crate::engine::{DecisionContext, DecisionMode, EngineCore};
+use crate::engine::{CounterCreation, DecisionContext, DecisionMode, EngineCore};
 use crate::fingerprint::Fingerprint;
 use crate::hit::Hit;
 use crate::identity::{Attribute, EncodedKeyPart, FieldSource, Key};
@@ -52,7 +52,8 @@ impl EngineCore {
         mode: DecisionMode,
         store: &impl CentralCounterStore,
     ) -> CentralVerdict {
-        let context = DecisionContext { policy, hit, now, mode };
+        let creation = CounterCreation::Always; // the counters in memory are those of node shares
+        let context = DecisionContext { policy, hit, now, mode, creation };
         let mut verdict = EngineVerdict::new(self.next_id(policy));
         let mut plan = Plan::new(&mut verdict);
         if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {

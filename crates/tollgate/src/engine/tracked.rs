@@ -47,7 +47,7 @@ impl EngineCore {
         rule.stats().tracks.get(key, now, tracking, saved).unwrap_or_default()
     }
 
-    /// Removes this node's tracking data of a key, also from a restored snapshot.
+    /// Removes this node's tracking data of a key, also from a restored saved state.
     pub(super) fn forget_local_track(&self, rule: &RuleInForce, key: Fingerprint, now: Time) {
         self.local_track(rule, key, now); // moves restored data to the rule first
         let first = rule.stats().tracks.forget(key);

@@ -12,6 +12,7 @@ pub(super) struct Rounds {
     last_keys: Keys,
     /// The state before the first block, which it whitens: `aesenc` adds its key only after the S-boxes.
     start: u128,
+    mark: u64,
     aes: bool,
 }
 
@@ -32,17 +33,25 @@ impl Rounds {
         };
         let key = |n: usize| word(2 * n as u64) << 64 | word(2 * n as u64 + 1);
         let last_keys = std::array::from_fn(|n| key(Self::COUNT + n));
-        Rounds { keys: std::array::from_fn(key), last_keys, start: key(2 * Self::COUNT), aes: has_aes() }
+        let start = key(2 * Self::COUNT);
+        let mark = word(2 * (2 * Self::COUNT as u64 + 1)) as u64;
+        Rounds { keys: std::array::from_fn(key), last_keys, start, mark, aes: has_aes() }
     }
 
     /// As fingerprints were made up to version 0.1: for saved states of that time.
     pub(super) fn without_whitening(self) -> Rounds {
-        Rounds { start: 0, ..self }
+        Rounds { start: 0, mark: !self.mark, ..self }
     }
 
     #[inline]
     pub(super) fn start(&self) -> u128 {
         self.start
+    }
+
+    /// Distinguishes secrets.
+    #[inline(always)]
+    pub(super) fn mark(&self) -> u64 {
+        self.mark
     }
 
     pub(super) fn name(&self) -> &'static str {
@@ -55,7 +64,7 @@ impl Rounds {
     }
 
     /// Adds a part in blocks; the last one has at most fifteen bytes, and its length.
-    #[inline]
+    #[inline(always)]
     pub(super) fn part(&self, state: u128, bytes: &[u8]) -> u128 {
         #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
         if self.aes {

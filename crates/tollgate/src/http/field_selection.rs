@@ -25,15 +25,14 @@ impl FieldSelection {
     /// The fields that a policy and bans name.
     pub fn of_policy(policy: &PolicySnapshot, bans: &[Attribute]) -> FieldSelection {
         let mut selection = FieldSelection::default();
-        policy.for_each_attribute(|attribute| selection.add(attribute));
+        policy.attributes().for_each(|attribute| selection.add(attribute));
         bans.iter().for_each(|attribute| selection.add(attribute));
         selection
     }
 
     pub fn of_rule(rule: &Rule) -> FieldSelection {
         let mut selection = FieldSelection::default();
-        rule.attributes().for_each(|attribute| selection.add(attribute));
-        rule.ban.iter().flat_map(|ban| &ban.key).for_each(|attribute| selection.add(attribute));
+        rule.all_attributes().for_each(|attribute| selection.add(attribute));
         selection
     }
 

@@ -19,6 +19,7 @@ pub enum Attribute {
 /// The source of a named field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[deny(missing_docs)]
+#[non_exhaustive]
 pub enum FieldSource {
     /// A header of the request.
     Header,
@@ -84,6 +85,11 @@ impl Attribute {
         }
     }
 
+    /// The name of an attribute that is not a field.
+    pub(crate) fn plain_name(&self) -> &'static str {
+        Self::PLAIN.iter().find(|(known, _)| known == self).map_or("", |(_, name)| name)
+    }
+
     pub fn field(source: FieldSource, name: &str) -> Attribute {
         let name = if source == FieldSource::Header { name.to_ascii_lowercase() } else { name.to_owned() };
         Attribute::Field(source, name.into())
@@ -94,10 +100,7 @@ impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Attribute::Field(source, name) => write!(f, "{}:{name}", source.name()),
-            plain => {
-                let name = Self::PLAIN.iter().find(|(known, _)| known == plain).map_or("", |(_, name)| name);
-                f.write_str(name)
-            }
+            plain => f.write_str(plain.plain_name()),
         }
     }
 }

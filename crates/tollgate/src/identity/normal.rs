@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use crate::identity::{FieldSource, key};
+use crate::identity::{FieldSource, cookie, key};
 
 /// The lengths of an EUI-48 and an EUI-64, in bytes.
 const MAC_BYTES: [usize; 2] = [6, 8];
@@ -57,17 +57,50 @@ pub fn text(text: &str) -> Option<&str> {
     Some(text.trim_ascii()).filter(|text| !text.is_empty())
 }
 
+/// The scheme and the credentials of an `Authorization` value, with one space between them. The scheme is in lower case
+/// except for its first letter (`Bearer abc`): schemes are case-insensitive (RFC 9110, 11.1).
+fn credentials(value: &str) -> Option<Cow<'_, str>> {
+    let value = text(value)?;
+    let Some((scheme, rest)) = value.split_once([' ', '\t']) else { return Some(Cow::Borrowed(value)) };
+    let credentials = rest.trim_ascii_start();
+    let is_lower = |byte: u8| !byte.is_ascii_uppercase();
+    let is_normal = scheme.len() + 1 + credentials.len() == value.len()
+        && !value[scheme.len()..].starts_with('\t')
+        && !scheme.starts_with(|first: char| first.is_ascii_lowercase())
+        && scheme.bytes().skip(1).all(is_lower);
+    if is_normal {
+        return Some(Cow::Borrowed(value));
+    }
+    let mut scheme = scheme.to_ascii_lowercase();
+    if let Some(first) = scheme.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    Some(Cow::Owned(format!("{scheme} {credentials}")))
+}
+
 /// The value of a named field. An email address in a body or a query is normalised to lower case.
 pub(crate) fn field<'v>(source: FieldSource, name: &str, value: Cow<'v, str>) -> Option<Cow<'v, str>> {
     if is_email_field(source, name) {
         return Some(Cow::Owned(key::email(&value))).filter(|email: &Cow<'_, str>| !email.is_empty());
     }
+    match source {
+        FieldSource::Cookie => mapped(value, cookie::normal),
+        FieldSource::Header if name == "authorization" => mapped(value, credentials),
+        _ => mapped(value, |value| text(value).map(Cow::Borrowed)),
+    }
+}
+
+/// The normal form of a value; a value in normal form is not copied.
+fn mapped<'v>(value: Cow<'v, str>, normal: impl Fn(&str) -> Option<Cow<'_, str>>) -> Option<Cow<'v, str>> {
     match value {
-        Cow::Borrowed(value) => text(value).map(Cow::Borrowed),
-        Cow::Owned(value) => match text(&value)? {
-            trimmed if trimmed.len() == value.len() => Some(Cow::Owned(value)),
-            trimmed => Some(Cow::Owned(trimmed.to_owned())),
-        },
+        Cow::Borrowed(value) => normal(value),
+        Cow::Owned(value) => {
+            let changed = match normal(&value)? {
+                Cow::Borrowed(same) if same.len() == value.len() => None,
+                other => Some(other.into_owned()),
+            };
+            Some(Cow::Owned(changed.unwrap_or(value)))
+        }
     }
 }
 
@@ -206,6 +239,22 @@ mod tests {
         for text in ["aa:bb:cc:dd:ee:ff", "01:23:45:67:89:ab:cd:ef"] {
             assert!(matches!(mac(text), Some(Cow::Borrowed(_))), "{text:?}");
         }
+    }
+
+    #[test]
+    fn every_spelling_of_credentials_is_one() {
+        let authorization = |value| field(FieldSource::Header, "authorization", Cow::Borrowed(value));
+        for value in ["Bearer X", "bEARER X", "Bearer  X", "BEARER\tX", " bearer \t X "] {
+            assert_eq!(authorization(value).as_deref(), Some("Bearer X"), "{value:?}");
+        }
+        for value in ["Bearer X", "X", "Digest a=\"B  c\"", "éa X"] {
+            assert!(matches!(authorization(value), Some(Cow::Borrowed(same)) if same == value), "{value:?}");
+        }
+        assert_eq!(authorization(" "), None);
+        let owned = field(FieldSource::Header, "authorization", Cow::Owned("basic  X".to_owned()));
+        assert_eq!(owned.as_deref(), Some("Basic X"));
+        let other = field(FieldSource::Header, "x-token", Cow::Borrowed("bearer  X"));
+        assert_eq!(other.as_deref(), Some("bearer  X"));
     }
 
     #[test]

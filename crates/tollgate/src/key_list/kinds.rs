@@ -113,8 +113,8 @@ impl KeyKinds {
     ) -> Option<R> {
         for (prefix, _) in &self.networks {
             let Some(network) = ip.and_then(|ip| prefix.network(ip)) else { continue };
-            let print = network_fingerprint(secret, &network);
-            let found = look(print, &|key| key.network() == Some(network));
+            let fingerprint = network_fingerprint(secret, &network);
+            let found = look(fingerprint, &|key| key.network() == Some(network));
             if found.is_some() {
                 return found;
             }

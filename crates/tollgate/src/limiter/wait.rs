@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::{Limiter, LimiterKey};
 use crate::algorithm::Admission;
 use crate::fingerprint::Fingerprint;
-use crate::store::Charge;
+use crate::store::{Charge, ChargeReceipt};
 use crate::sync::{Mutex, lock};
 use crate::time::Time;
 
@@ -134,10 +134,7 @@ impl Limiter {
         let key = key.hash_input().fingerprint(&self.secret);
         let ticket = self.queues.enter(key)?;
         poll_fn(|context| ticket.poll_first(context)).await;
-        while let Some(wait) = self.try_charge(key)? {
-            sleep(wait).await;
-        }
-        Ok(())
+        self.charge_first(key, None, sleep).await
     }
 
     /// As [`until_ready`](Self::until_ready), but fails as soon as it is known that the key is not allowed within
@@ -162,8 +159,22 @@ impl Limiter {
             Poll::Pending => expired.as_mut().poll(context).map(|()| Err(WaitError::TimedOut)),
         })
         .await?;
+        self.charge_first(key, Some(deadline), sleep).await
+    }
+
+    /// Charges one for the first caller in a queue; fails as soon as it is known that it would be after the deadline.
+    async fn charge_first<S, F>(
+        &self,
+        key: Fingerprint,
+        deadline: Option<Time>,
+        sleep: S,
+    ) -> Result<(), WaitError>
+    where
+        S: Fn(Duration) -> F,
+        F: Future<Output = ()>,
+    {
         while let Some(wait) = self.try_charge(key)? {
-            if self.clock.now() + wait > deadline {
+            if deadline.is_some_and(|deadline| self.clock.now() + wait > deadline) {
                 return Err(WaitError::TimedOut);
             }
             sleep(wait).await;
@@ -175,31 +186,29 @@ impl Limiter {
     /// left alone until it would not: the queue is here, where a caller can leave it.
     fn try_charge(&self, key: Fingerprint) -> Result<Option<Duration>, WaitError> {
         let now = self.clock.now();
-        let charge = Charge::enforced(key, *self.fast_path.quota(), 1);
-        match self.store.peek(std::slice::from_ref(&charge), now).limits[0].decision.admission {
-            Admission::Allow { delay } if !delay.is_zero() => return Ok(Some(delay)),
-            Admission::Allow { .. } => {}
-            Admission::Deny { retry_after } => return Ok(Some(retry_after)),
-            Admission::Never => return Err(WaitError::Never),
+        let charges = [Charge::enforced(key, *self.fast_path.quota(), 1)];
+        let peeked = self.store.peek(&charges, now);
+        if let Some(wait) = wait_of(peeked.limits[0].decision.admission)? {
+            return Ok(Some(wait));
         }
-        self.charge_peeked(charge, now)
-    }
-
-    /// A concurrent charge may have come between.
-    fn charge_peeked(&self, charge: Charge, now: Time) -> Result<Option<Duration>, WaitError> {
-        let charges = [charge];
         let outcome = self.store.charge(&charges, now);
-        match outcome.limits[0].decision.admission {
-            Admission::Allow { delay } if delay.is_zero() => Ok(None),
-            Admission::Allow { delay } => {
-                if let Some(receipt) = crate::store::ChargeReceipt::of(&charges, &outcome) {
-                    self.store.refund(receipt, now);
-                }
-                Ok(Some(delay))
-            }
-            Admission::Deny { retry_after } => Ok(Some(retry_after)),
-            Admission::Never => Err(WaitError::Never),
+        let wait = wait_of(outcome.limits[0].decision.admission)?;
+        // Another charge has come between: the bucket would hold this one.
+        if wait.is_some()
+            && let Some(receipt) = ChargeReceipt::of(&charges, &outcome)
+        {
+            self.store.refund(receipt, now);
         }
+        Ok(wait)
+    }
+}
+
+/// How long to wait before a charge that is not allowed now, or is allowed with a delay.
+fn wait_of(admission: Admission) -> Result<Option<Duration>, WaitError> {
+    match admission {
+        Admission::Allow { delay } if delay.is_zero() => Ok(None),
+        Admission::Allow { delay: wait } | Admission::Deny { retry_after: wait } => Ok(Some(wait)),
+        Admission::Never => Err(WaitError::Never),
     }
 }
 

@@ -22,8 +22,8 @@ impl PolicySnapshot {
         plan: &mut Plan<'_>,
         rule: &Arc<RuleInForce>,
         hit: &Hit<'_>,
-        under: &PlanContext<'_>,
-        known: &impl Fn(Fingerprint),
+        context: &PlanContext<'_>,
+        prefetch: &impl Fn(Fingerprint),
     ) {
         let each = rule.ambiguous_key == AmbiguousKey::Each && !self.has_ambiguous_limits(rule, hit);
         let keys = self.combinations(hit, &rule.key);
@@ -31,7 +31,7 @@ impl PolicySnapshot {
             let first = plan.verdict.limits().len();
             for values in keys {
                 let planned = plan.verdict.limits().len();
-                self.plan_key(plan, rule, values, hit, under, known);
+                self.plan_key(plan, rule, values, hit, context, prefetch);
                 for limit in &mut plan.verdict.limits_mut()[planned..] {
                     limit.repeated = planned > first;
                 }
@@ -50,8 +50,8 @@ impl PolicySnapshot {
         let limits = rule.limits.all().next().map(std::slice::from_ref).unwrap_or_default();
         let key = PlannedKey {
             rule,
-            key: key_digest(under.secret, hit.domain_name(), rule, &values).finish(),
-            mode: mode(rule, under, &values),
+            key: key_digest(context.secret, hit.domain_name(), rule, &values).finish(),
+            mode: mode(rule, context, &values),
             cost: 0,
             of_several: false,
         };

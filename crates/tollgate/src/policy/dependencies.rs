@@ -16,9 +16,7 @@ impl PolicySnapshot {
             return true;
         }
         // Rules for one user are skipped: the general rule with the same pattern depends on the same attribute.
-        self.rules.matching(target, || None::<&str>).into_iter().any(|rule| {
-            let banned = rule.ban.iter().flat_map(|ban| &ban.key);
-            rule.attributes().chain(banned).any(looks_at)
-        })
+        let matching = self.rules.matching(target, || None::<&str>);
+        matching.iter().any(|rule| rule.all_attributes().any(looks_at))
     }
 }

@@ -6,53 +6,100 @@
 //! unverified.
 
 use std::borrow::Cow;
+use std::iter;
 
 use super::percent::{self, Plus};
 
 /// The cookies called `name` in a `Cookie` value (RFC 6265, 4.2), in their order.
 ///
-/// Names are case-sensitive. The quotes around a value are not part of it.
+/// Names are case-sensitive, apart from [`is_field`]. A value is as it was written, with its quotes.
 pub fn cookies<'a>(header_value: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     header_value.split(';').filter_map(move |pair| {
         let (found, value) = pair.split_once('=')?;
-        (found.trim_ascii() == name).then(|| unquoted(value.trim_ascii()))
+        is_field(found.trim_ascii().bytes(), name, |byte| byte).then(|| value.trim_ascii())
     })
 }
 
-/// The first parameter called `name`; see [`parameters`].
+/// The first parameter called `name` of a query to one of our own APIs, where only `&` separates parameters.
 pub fn query<'a>(raw_query: &'a str, name: &str) -> Option<Cow<'a, str>> {
-    parameters(raw_query, name).next()
+    raw_query.split('&').find_map(|pair| {
+        let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let is_named = || percent::decode(found, Plus::Space).map(lower).eq(name.bytes().map(lower));
+        (!pair.is_empty() && is_named()).then(|| decoded(value))
+    })
 }
 
 /// The parameters called `name`, in any case, of an `application/x-www-form-urlencoded` query or body, in their
-/// order and decoded once.
+/// order and decoded once. [`is_field`] is how names are compared.
 ///
 /// A parameter without `=` has an empty value. Bytes that are not UTF-8 stay
-/// as `%XX`.
+/// as `%XX`. Some servers separate parameters by `;`, too: a pair with a raw `;` is returned in both readings.
 pub fn parameters<'a>(raw_query: &'a str, name: &str) -> impl Iterator<Item = Cow<'a, str>> {
-    raw_query.split('&').filter_map(move |pair| {
-        let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let same = |found: &str| {
-            let lower = percent::decode(found, Plus::Space).map(|byte| byte.to_ascii_lowercase());
-            lower.eq(name.bytes().map(|byte| byte.to_ascii_lowercase()))
-        };
-        (!pair.is_empty() && same(found)).then(|| decoded(value))
+    raw_query.split('&').flat_map(move |pair| {
+        let pieces = pair.contains(';').then(|| pair.split(';')).into_iter().flatten();
+        iter::once(pair).chain(pieces).filter_map(move |pair| parameter(pair, name))
     })
+}
+
+/// The value of a pair, if it has this name.
+fn parameter<'a>(pair: &'a str, name: &str) -> Option<Cow<'a, str>> {
+    let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
+    let is_named = || is_field(percent::decode(found, Plus::Space), name, lower);
+    (!pair.is_empty() && is_named()).then(|| decoded(value))
+}
+
+/// Whether some server reads a field of the name `found` as `wanted`, once `fold` has made their cases equal.
+///
+/// `email[]` and `email[0]` are elements of a list `email` for PHP, Rails and Express. PHP also reads a dot, a space
+/// and an open bracket as an underscore, skips leading spaces, and ends a name at a NUL.
+pub fn is_field(found: impl Iterator<Item = u8>, wanted: &str, fold: impl Fn(u8) -> u8) -> bool {
+    let read = |byte| match byte {
+        b'.' | b' ' | b'[' => b'_',
+        other => fold(other),
+    };
+    let mut found = found.skip_while(|byte| *byte == b' ');
+    let mut wanted = wanted.bytes().skip_while(|byte| *byte == b' ');
+    wanted.all(|byte| found.next().is_some_and(|found| read(found) == read(byte)))
+        && matches!(found.next(), None | Some(b'[' | 0))
+}
+
+/// The case in which names of parameters are compared.
+pub fn lower(byte: u8) -> u8 {
+    byte.to_ascii_lowercase()
 }
 
 /// The token of a `Bearer` credential (RFC 6750, 2.1).
 ///
-/// `None` for another scheme, and for a token that is empty or not one word of
-/// visible ASCII.
+/// `None` for another scheme, and unless there is exactly one token.
 pub fn bearer(authorization: &str) -> Option<&str> {
-    let (scheme, token) = authorization.trim_ascii().split_once(' ')?;
-    let token = token.trim_start_matches(' ');
-    let is_token = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
-    (scheme.eq_ignore_ascii_case("bearer") && is_token).then_some(token)
+    let mut tokens = bearer_tokens(authorization);
+    let token = tokens.next()?;
+    tokens.next().is_none().then_some(token)
 }
 
-fn unquoted(value: &str) -> &str {
-    value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
+/// Every word of visible ASCII behind the scheme `Bearer`. Servers differ in which white space they split at, and in
+/// which of several words they take.
+pub fn bearer_tokens(authorization: &str) -> impl Iterator<Item = &str> {
+    let mut words = words(authorization);
+    let is_bearer = words.next().is_some_and(|scheme| scheme.eq_ignore_ascii_case("bearer"));
+    is_bearer.then_some(words).into_iter().flatten()
+}
+
+/// The credentials of an `Authorization` value: the value itself, or one for each word behind a scheme of one word.
+pub fn credentials(authorization: &str) -> impl Iterator<Item = Cow<'_, str>> {
+    let mut words = words(authorization);
+    let scheme = words.next().filter(|scheme| {
+        let one_word = ["basic", "bearer"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        let is_plain = words.clone().nth(1).is_none() && authorization.is_ascii();
+        one_word && !is_plain
+    });
+    let each = scheme.map(|scheme| words.map(move |word| Cow::Owned(format!("{scheme} {word}"))));
+    let whole = scheme.is_none().then_some(Cow::Borrowed(authorization));
+    each.into_iter().flatten().chain(whole)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> + Clone {
+    text.split(|char: char| !char.is_ascii_graphic()).filter(|word| !word.is_empty())
 }
 
 fn decoded(value: &str) -> Cow<'_, str> {
@@ -91,6 +138,7 @@ mod tests {
         check_cookie("xsid=2; sidx=3; SID=4", None);
         check_cookie("a=sid=1", None);
         check_cookie("a=\"x\"; sid", None);
+        check_cookie("sid\0a=1", Some("1"));
     }
 
     #[test]
@@ -102,16 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn the_quotes_of_a_cookie_are_not_its_value() {
-        check_cookie("sid=\"1\"", Some("1"));
-        check_cookie("sid=\"\"", Some(""));
-        check_cookie("sid=\"", Some("\""));
-        check_cookie("sid=\"1", Some("\"1"));
-        check_cookie("sid=a\"1\"", Some("a\"1\""));
-    }
-
-    #[test]
-    fn a_cookie_value_is_otherwise_kept_as_written() {
+    fn a_cookie_value_is_kept_as_written() {
+        check_cookie("sid=\"1\"", Some("\"1\""));
         check_cookie("sid=a=b==", Some("a=b=="));
         check_cookie("sid=%41+é", Some("%41+é"));
         check_cookie("sid=a,b", Some("a,b"));
@@ -139,6 +179,30 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_servers_read_as_another_one_is_that_one() {
+        let all = |raw, name| parameters(raw, name).collect::<Vec<_>>();
+        assert_eq!(all("id=1&id[]=2&ID[0]=3&id%5Bx%5D=4&ids=5&id]=6", "id"), ["1", "2", "3", "4"]);
+        assert_eq!(
+            all("a_b=1&a.b=2&a+b=3&a[b=4&+a_b=5&a_b%00c=6&ab=7&a-b=8", "a_b"),
+            ["1", "2", "3", "4", "5", "6"]
+        );
+        assert_eq!(all("user[id]=1&user[name]=2", "user[id]"), ["1"]);
+        assert_eq!(all("[]=1&=2&[=3", "id"), [""; 0]);
+        assert_eq!(cookies("sid[]=1; s.d=2; SID[]=3", "sid").collect::<Vec<_>>(), ["1"]);
+        assert_eq!(query("id[]=1&id=2", "id").as_deref(), Some("2"), "our own parameters have one name");
+    }
+
+    #[test]
+    fn parameters_are_separated_by_semicolons_in_another_reading() {
+        let all = |raw| parameters(raw, "key").collect::<Vec<_>>();
+        assert_eq!(all("key=decoy;key=real"), ["decoy;key=real", "decoy", "real"]);
+        assert_eq!(all("a=1;key=real&b"), ["real"]);
+        assert_eq!(all("key=real;1"), ["real;1", "real"]);
+        assert_eq!(all("key=a%3Bb"), ["a;b"], "an escaped semicolon separates nothing");
+        assert_eq!(all(";;&;"), [""; 0]);
+    }
+
+    #[test]
     fn a_parameter_is_decoded_once() {
         check_query("api+key=a+b%2Bc", Some("a b+c"));
         check_query("api+key=%2541", Some("%41"));
@@ -159,6 +223,9 @@ mod tests {
         check_bearer("Bearer abc.d-e_f~+/==", Some("abc.d-e_f~+/=="));
         check_bearer("bearer abc", Some("abc"));
         check_bearer("BEARER   abc ", Some("abc"));
+        check_bearer("Bearer\tabc", Some("abc"));
+        check_bearer("\tBearer \t abc\t", Some("abc"));
+        check_bearer("Bearer\u{a0}abc", Some("abc"));
     }
 
     #[test]
@@ -168,7 +235,6 @@ mod tests {
             " ",
             "Bearer",
             "Bearer ",
-            "Bearer\tabc",
             "Bearerabc",
             "Basic abc",
             "abc",
@@ -180,9 +246,19 @@ mod tests {
             "Bearér abc",
             "Bear",
             "ééé abc",
-            "Bearer\u{a0}abc",
         ] {
             check_bearer(header, None);
+        }
+    }
+
+    #[test]
+    fn every_word_behind_a_scheme_may_be_the_credential() {
+        assert_eq!(bearer_tokens("Bearer a\tb").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(bearer_tokens("Basic a b").count(), 0);
+        let all = |value| credentials(value).collect::<Vec<_>>();
+        assert_eq!(all("Bearer a  b"), ["Bearer a", "Bearer b"]);
+        for whole in ["Bearer a", "Bearer  a", "Bearer", "abc", "Digest a=\"b c\", d", ""] {
+            assert_eq!(all(whole), [whole]);
         }
     }
 
@@ -197,7 +273,7 @@ mod tests {
 
     #[test]
     fn hostile_fields_have_no_value() {
-        for field in ["", ";", "=", "&", "==", "\0", "\"", "%", "é", ";;==;;", "sid\0=1", "s\u{200b}id=1"] {
+        for field in ["", ";", "=", "&", "==", "\0", "\"", "%", "é", ";;==;;", "s\u{200b}id=1"] {
             check_cookie(field, None);
             check_query(field, None);
         }

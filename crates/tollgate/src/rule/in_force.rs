@@ -4,15 +4,16 @@
 //! hit, so statistics and history are allocated by the first hit or edit.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::collections::LazyArc;
+use crate::fingerprint::{Digest, SavedDigest, Secret};
 use crate::rule::Rule;
 use crate::rule_stats::{RuleCounts, RuleStats};
 use crate::time::Time;
 
 /// Earlier versions of a rule that are kept.
-const MAX_PREVIOUS: usize = 4;
+const MAX_PREDECESSORS: usize = 4;
 
 pub struct RuleInForce {
     rule: Rule,
@@ -25,7 +26,9 @@ pub struct RuleInForce {
 #[derive(Default)]
 struct VersionHistory {
     stats: StatsOwner,
-    previous: Option<Arc<PreviousVersion>>,
+    predecessor: Option<Arc<RulePredecessor>>,
+    /// The digest of the rule's id, which begins the fingerprint of every key.
+    id_digest: OnceLock<SavedDigest>,
 }
 
 /// The statistics outlive edits of the rule: the first version owns them, and later ones refer to it.
@@ -50,20 +53,21 @@ impl VersionHistory {
     }
 
     /// The history of the next version.
-    fn next_version(self: Arc<VersionHistory>, former: PreviousVersion) -> VersionHistory {
+    fn next_version(self: Arc<VersionHistory>, predecessor: RulePredecessor) -> VersionHistory {
         let first = match &self.stats {
             StatsOwner::Own(_) => self,
             StatsOwner::Of(first) => Arc::clone(first),
         };
-        VersionHistory { stats: StatsOwner::Of(first), previous: Some(Arc::new(former)) }
+        let predecessor = Some(Arc::new(predecessor));
+        VersionHistory { stats: StatsOwner::Of(first), predecessor, id_digest: OnceLock::new() }
     }
 }
 
 /// An earlier version of a rule, while counters created under it may still matter (I6).
-struct PreviousVersion {
+struct RulePredecessor {
     rule: Rule,
     until: Time,
-    previous: Option<Arc<PreviousVersion>>,
+    predecessor: Option<Arc<RulePredecessor>>,
 }
 
 impl RuleInForce {
@@ -99,9 +103,30 @@ impl RuleInForce {
         }
         let history = self.history.to_arc();
         let until = now + self.rule.max_state_lifetime();
-        let former = history.previous.as_ref().and_then(|former| former.truncated(MAX_PREVIOUS - 1, now));
-        let former = PreviousVersion { rule: self.rule.clone(), until, previous: former };
-        RuleInForce { rule, position, history: LazyArc::from_arc(Arc::new(history.next_version(former))) }
+        let predecessor =
+            history.predecessor.as_ref().and_then(|version| version.truncated(MAX_PREDECESSORS - 1, now));
+        let predecessor = RulePredecessor { rule: self.rule.clone(), until, predecessor };
+        let history = LazyArc::from_arc(Arc::new(history.next_version(predecessor)));
+        RuleInForce { rule, position, history }
+    }
+
+    /// The digest that the fingerprints of the rule's keys begin with.
+    #[inline(always)]
+    pub(crate) fn id_digest<'s>(&self, secret: &'s Secret) -> Digest<'s> {
+        let saved = self.history.get().and_then(|history| history.id_digest.get());
+        saved.and_then(|saved| saved.resume(secret)).unwrap_or_else(|| self.make_id_digest(secret))
+    }
+
+    /// Saved once the rule has been hit.
+    #[cold]
+    #[inline(never)]
+    fn make_id_digest<'s>(&self, secret: &'s Secret) -> Digest<'s> {
+        let digest = secret.digest().part(self.rule.id.as_str().as_bytes());
+        if let Some(history) = self.history.get() {
+            // A policy of two engines has the digest of the first.
+            let _ = history.id_digest.set(digest.to_saved());
+        }
+        digest
     }
 
     #[inline]
@@ -116,16 +141,16 @@ impl RuleInForce {
 
     /// Whether there is an earlier version of the rule, whether or not it still matters.
     #[inline]
-    pub(crate) fn has_previous_versions(&self) -> bool {
-        self.history.get().is_some_and(|history| history.previous.is_some())
+    pub(crate) fn has_predecessors(&self) -> bool {
+        self.history.get().is_some_and(|history| history.predecessor.is_some())
     }
 
     /// The earlier versions of the rule that still matter, latest first.
-    pub(crate) fn previous_versions(&self, now: Time) -> impl Iterator<Item = &Rule> {
-        let live = move |former: &&Arc<PreviousVersion>| former.until > now;
-        let first = self.history.get().and_then(|history| history.previous.as_ref()).filter(live);
-        std::iter::successors(first, move |former| former.previous.as_ref().filter(live))
-            .map(|former| &former.rule)
+    pub(crate) fn predecessors(&self, now: Time) -> impl Iterator<Item = &Rule> {
+        let live = move |version: &&Arc<RulePredecessor>| version.until > now;
+        let first = self.history.get().and_then(|history| history.predecessor.as_ref()).filter(live);
+        std::iter::successors(first, move |version| version.predecessor.as_ref().filter(live))
+            .map(|version| &version.rule)
     }
 }
 
@@ -151,14 +176,14 @@ impl std::fmt::Debug for RuleInForce {
     }
 }
 
-impl PreviousVersion {
+impl RulePredecessor {
     /// A copy of the chain cut to `depth` versions that still matter.
-    fn truncated(&self, depth: usize, now: Time) -> Option<Arc<PreviousVersion>> {
+    fn truncated(&self, depth: usize, now: Time) -> Option<Arc<RulePredecessor>> {
         if depth == 0 || self.until <= now {
             return None;
         }
-        let former = self.previous.as_ref().and_then(|former| former.truncated(depth - 1, now));
-        Some(Arc::new(PreviousVersion { rule: self.rule.clone(), until: self.until, previous: former }))
+        let predecessor = self.predecessor.as_ref().and_then(|version| version.truncated(depth - 1, now));
+        Some(Arc::new(RulePredecessor { rule: self.rule.clone(), until: self.until, predecessor }))
     }
 }
 

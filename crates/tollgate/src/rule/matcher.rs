@@ -17,21 +17,22 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::collections::InlineList;
 use crate::collections::hamt::{Hamt, Hashed};
-use crate::collections::push_in_place;
-use crate::prefetch;
 use crate::request::target::{Target, segments};
 use crate::rule::pattern::covers;
 use crate::rule::set::Rules;
 use crate::rule::{PathCase, Rule, RuleInForce, RuleMode};
 
+mod hint;
 mod trie_path;
 
+use hint::Hint;
 #[cfg(test)]
 pub(in crate::rule) use trie_path::HASH_MASK;
 use trie_path::{RulePrecedence, TrieNode, TriePath, flags};
 
-pub(crate) type Matches<'r> = SmallVec<[&'r Arc<RuleInForce>; 4]>;
+pub(crate) type Matches<'r> = InlineList<&'r Arc<RuleInForce>, 8>;
 
 #[derive(Clone, Default)]
 pub(crate) struct Matcher {
@@ -46,6 +47,8 @@ pub(crate) struct Matcher {
     case: PathCase,
 }
 
+/// With up to so many rules each is compared with the request: the trie costs more than a comparison that fails.
+const COMPARED_ONE_BY_ONE: usize = 4;
 /// Segments whose nodes are prefetched before the first is read.
 const PREFETCH_SEGMENTS: usize = 4;
 
@@ -61,30 +64,9 @@ struct TrieEntry {
     text: Hint,
 }
 
-/// Bits 4 to 35 of an address; the others are taken from an address nearby.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Hint(u32);
-
-impl Hint {
-    const NONE: Hint = Hint(0);
-
-    fn at(address: usize) -> Hint {
-        Hint((address >> 4) as u32)
-    }
-
-    /// `nearby` must be less than 2^35 bytes away from the target, or the prefetch is useless.
-    #[inline]
-    fn prefetch(self, nearby: usize) {
-        let distance = self.0.wrapping_sub((nearby >> 4) as u32) as i32;
-        let address = (nearby & !0xf).wrapping_add_signed(distance as isize * 16);
-        // A rule, or a text of usual length, is within two cache lines.
-        prefetch::prefetch_range(address, prefetch::CACHE_LINE_BYTES + 1);
-    }
-}
-
 enum NodeKind {
     Rule(u32),
-    Fork { below: u32 },
+    Fork { continuations: u32 },
 }
 
 impl TrieEntry {
@@ -110,7 +92,7 @@ impl TrieEntry {
     fn kind(self) -> NodeKind {
         match self.word & Self::FORK {
             0 => NodeKind::Rule(self.word),
-            _ => NodeKind::Fork { below: (self.word & !Self::FORK) >> Self::COUNT_BITS },
+            _ => NodeKind::Fork { continuations: (self.word & !Self::FORK) >> Self::COUNT_BITS },
         }
     }
 
@@ -130,9 +112,9 @@ impl TrieEntry {
         self.text.prefetch(nearby);
     }
 
-    /// Adds a rule that continues with `below` to a fork.
-    fn add_rule(&mut self, below: u32) {
-        self.word = (self.word | below << Self::COUNT_BITS) + 1;
+    /// Adds a rule to a fork; `continuation` is the flag of the node that follows on its path.
+    fn add_rule(&mut self, continuation: u32) {
+        self.word = (self.word | continuation << Self::COUNT_BITS) + 1;
     }
 
     /// Removes a rule from a fork; returns whether others are left.
@@ -165,57 +147,66 @@ impl Matcher {
     pub(crate) fn insert(&mut self, rules: &Rules, rule: &Rule, number: u32) -> usize {
         self.hosts += usize::from(rule.pattern.host.is_some());
         self.wildcard_hosts += usize::from(has_wildcard_host(rule));
-        let walk = TriePath::of(rule, self.case);
-        (0..walk.len()).for_each(|at| self.nodes.prefetch(walk.hash(at)));
+        let path = TriePath::of(rule, self.case);
+        (0..path.len()).for_each(|at| self.nodes.prefetch(path.hash(at)));
         let entry = TrieEntry::rule(&rules[number as usize], number);
-        if self.put(rules, &walk, entry, 0) { self.max_matches(rules, rule, &walk) } else { 1 }
+        if self.place(rules, &path, entry, 0) { self.max_matches(rules, rule, &path) } else { 1 }
     }
 
-    /// Stores a rule at the first free node from `at` on; returns whether it shares its leaf with others.
-    fn put(&mut self, rules: &Rules, walk: &TriePath, rule: TrieEntry, at: usize) -> bool {
-        for at in at..walk.len() {
-            let hash = walk.hash(at);
+    /// Stores a rule at the first free node of its path from `start` on; returns whether it shares its leaf with others.
+    fn place(&mut self, rules: &Rules, path: &TriePath, rule: TrieEntry, start: usize) -> bool {
+        for at in start..path.len() {
+            let hash = path.hash(at);
             let Some(entry) = self.nodes.find_mut(hash, |_| true) else {
                 self.nodes.insert(rule.at(hash));
                 return false;
             };
             let NodeKind::Rule(number) = entry.kind() else {
-                entry.add_rule(walk.below(at));
+                entry.add_rule(path.continuation(at));
                 continue;
             };
-            let other = *entry;
-            // The rule that was alone here moves down as well.
-            let others = TriePath::of(&rules[number as usize], self.case);
-            let stands = others.position(hash).expect("a rule is at a node of its own walk");
+            // The rule that is alone here moves down its own path, and the node becomes a fork.
+            let occupant = *entry;
+            let occupant_path = TriePath::of(&rules[number as usize], self.case);
+            let occupied_at = occupant_path.position(hash).expect("a rule is at a node of its own path");
             *entry = TrieEntry::fork(hash);
             if let (0, Some(host)) = (at, &rules[number as usize].pattern.host) {
                 entry.text = Hint::at(host.address());
             }
-            entry.add_rule(others.below(stands));
-            entry.add_rule(walk.below(at));
-            self.put(rules, &others, other, stands + 1);
+            entry.add_rule(occupant_path.continuation(occupied_at));
+            entry.add_rule(path.continuation(at));
+            self.place(rules, &occupant_path, occupant, occupied_at + 1);
         }
-        self.lists.insert(rule.at(walk.list));
+        self.lists.insert(rule.at(path.list));
         true
     }
 
-    /// How many rules with a rule's pattern one request may match.
-    fn max_matches(&self, rules: &Rules, rule: &Rule, walk: &TriePath) -> usize {
-        let count = |list: u32, counts: &dyn Fn(RulePrecedence<'_>) -> bool| {
-            let listed = self.lists.find(list).map(|entry| &rules[entry.word as usize]);
-            listed.filter(|other| counts(RulePrecedence::of(other)) && other.has_pattern_of(rule)).count()
-        };
-        let common = count(walk.leaf.common().hash(), &|standing| standing == RulePrecedence::Common);
-        let others = match RulePrecedence::of(rule) {
-            RulePrecedence::Common | RulePrecedence::PerUser => {
-                count(walk.leaf.general().hash(), &|standing| standing == RulePrecedence::PerUser)
+    /// How many rules with a rule's pattern one request may match: the common ones, and either those by user or, if
+    /// the rule is for one user, the rules of that user.
+    fn max_matches(&self, rules: &Rules, rule: &Rule, path: &TriePath) -> usize {
+        let common =
+            self.count_listed(rules, rule, path.leaf.common(), |other| other == RulePrecedence::Common);
+        let of_one_user = match RulePrecedence::of(rule).uid() {
+            Some(uid) => {
+                self.count_listed(rules, rule, path.leaf.single_user(uid), |other| other.uid() == Some(uid))
             }
-            RulePrecedence::SingleUser { uid } | RulePrecedence::SingleUserShadow { uid } => count(
-                walk.list,
-                &|standing| matches!(standing, RulePrecedence::SingleUser { uid: own } | RulePrecedence::SingleUserShadow { uid: own } if own == uid),
-            ),
+            None => {
+                self.count_listed(rules, rule, path.leaf.per_user(), |other| other == RulePrecedence::PerUser)
+            }
         };
-        common + others
+        common + of_one_user
+    }
+
+    /// The number of rules in a list that have the pattern of `rule` and a precedence that counts.
+    fn count_listed(
+        &self,
+        rules: &Rules,
+        rule: &Rule,
+        list: TrieNode,
+        counts: impl Fn(RulePrecedence<'_>) -> bool,
+    ) -> usize {
+        let listed = self.lists.find(list.hash()).map(|entry| &rules[entry.word as usize]);
+        listed.filter(|other| counts(RulePrecedence::of(other)) && other.has_pattern_of(rule)).count()
     }
 
     pub(crate) fn remove(&mut self, rule: &Rule, number: u32) {
@@ -224,13 +215,13 @@ impl Matcher {
         }
         self.hosts -= usize::from(rule.pattern.host.is_some());
         self.wildcard_hosts -= usize::from(has_wildcard_host(rule));
-        let walk = TriePath::of(rule, self.case);
-        for at in 0..walk.len() {
-            let hash = walk.hash(at);
+        let path = TriePath::of(rule, self.case);
+        for at in 0..path.len() {
+            let hash = path.hash(at);
             let Some(entry) = self.nodes.find_mut(hash, |_| true) else { return };
             match entry.kind() {
                 NodeKind::Rule(found) => {
-                    debug_assert_eq!(found, number, "a rule is found where it was put");
+                    debug_assert_eq!(found, number, "a rule is found where it was placed");
                     self.nodes.remove(hash, |_| true);
                     return;
                 }
@@ -238,11 +229,34 @@ impl Matcher {
                 NodeKind::Fork { .. } => _ = self.nodes.remove(hash, |_| true),
             }
         }
-        self.lists.remove(walk.list, |entry| entry.word == number);
+        self.lists.remove(path.list, |entry| entry.word == number);
     }
 
     /// Writes all rules that match, in their order, into an empty list.
+    #[inline(always)]
     pub(crate) fn find<'r, U: AsRef<str>>(
+        &self,
+        rules: &'r Rules,
+        target: &Target<'_>,
+        user: impl Fn() -> Option<U>,
+        matches: &mut Matches<'r>,
+    ) {
+        if rules.len() > COMPARED_ONE_BY_ONE || self.case == PathCase::Insensitive {
+            return self.search(rules, target, user, matches);
+        }
+        let mut has_own = false;
+        for rule in rules.iter() {
+            if rule.mode != RuleMode::Off && rule.matches(target, self.case) && is_for(rule, &user) {
+                has_own |= rule.uid.is_some();
+                matches.push(rule);
+            }
+        }
+        settle_precedence(matches, has_own);
+    }
+
+    /// As above, by the trie.
+    #[inline(never)]
+    fn search<'r, U: AsRef<str>>(
         &self,
         rules: &'r Rules,
         target: &Target<'_>,
@@ -269,20 +283,26 @@ impl Matcher {
         if self.hosts < rules.len() {
             search.root(TrieNode::ANY_HOST);
         }
-        if search.has_own && search.matches.len() > 1 {
-            replace_general(search.matches);
-        }
-        if !search.matches.is_sorted_by_key(|rule| rule.order()) {
-            search.matches.sort_unstable_by_key(|rule| rule.order());
-        }
+        settle_precedence(search.matches, search.has_own);
     }
 }
 
-/// Removes the general rules that a user's own rule replaces.
-fn replace_general(matches: &mut Matches<'_>) {
+/// Removes what a user's own rule replaces, if there is one, and puts the matches in order.
+#[inline(always)]
+fn settle_precedence(matches: &mut Matches<'_>, has_own: bool) {
+    if has_own && matches.len() > 1 {
+        drop_replaced(matches);
+    }
+    if !matches.is_sorted_by_key(|rule| rule.order()) {
+        matches.sort_unstable_by_key(|rule| rule.order());
+    }
+}
+
+/// Removes the rules by user that a user's own rule replaces.
+fn drop_replaced(matches: &mut Matches<'_>) {
     let is_own =
         |rule: &&Arc<RuleInForce>| matches!(RulePrecedence::of(rule), RulePrecedence::SingleUser { .. });
-    let own: Matches<'_> = matches.iter().copied().filter(is_own).collect();
+    let own: Vec<_> = matches.iter().copied().filter(is_own).collect();
     if !own.is_empty() {
         let is_replaced = |rule: &Rule| {
             RulePrecedence::of(rule) == RulePrecedence::PerUser
@@ -308,6 +328,12 @@ fn parents(host: &str) -> impl Iterator<Item = &str> {
     /// A host name has at most 127 labels.
     const MAX_LABELS: usize = 127;
     host.match_indices('.').take(MAX_LABELS).map(|(dot, _)| &host[dot + 1..])
+}
+
+/// Whether a rule is for all users, or for the one of a request.
+#[inline(always)]
+fn is_for<U: AsRef<str>>(rule: &Rule, user: &impl Fn() -> Option<U>) -> bool {
+    rule.uid.as_ref().is_none_or(|uid| user().is_some_and(|user| user.as_ref() == &**uid))
 }
 
 struct TrieSearch<'s, 't, 'r, F> {
@@ -351,16 +377,21 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
         let Some(entry) = self.matcher.nodes.get(node.hash()) else { return };
         match entry.kind() {
             NodeKind::Rule(number) => self.single_rule(entry, number),
-            NodeKind::Fork { below } => {
+            NodeKind::Fork { continuations } => {
                 entry.prefetch_host();
-                self.fork(below, node, rest());
+                self.fork(continuations, node, rest());
             }
         }
     }
 
     /// The recursion is at most as deep as a pattern: [`Pattern::MAX_SEGMENTS`](crate::rule::Pattern::MAX_SEGMENTS).
-    fn fork<'p>(&mut self, below: u32, node: TrieNode, mut rest: impl Iterator<Item = &'p str> + Clone) {
-        if below & flags::PATHLESS != 0 {
+    fn fork<'p>(
+        &mut self,
+        continuations: u32,
+        node: TrieNode,
+        mut rest: impl Iterator<Item = &'p str> + Clone,
+    ) {
+        if continuations & flags::PATHLESS != 0 {
             self.leaf(node.pathless());
         }
         if self.target.path().is_empty() {
@@ -369,27 +400,27 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
         let method = Some(self.target.method());
         // Rules for another method that match this one, too.
         let covering = Some("GET").filter(|own| method != Some(own) && covers(own, self.target.method()));
-        if below & flags::OPEN_ANY != 0 {
+        if continuations & flags::OPEN_ANY != 0 {
             self.leaf(node.open_ended(None));
         }
-        if below & flags::OPEN_METHOD != 0 {
+        if continuations & flags::OPEN_METHOD != 0 {
             self.leaf(node.open_ended(method));
             covering.into_iter().for_each(|other| self.leaf(node.open_ended(Some(other))));
         }
         let Some(segment) = rest.next() else {
-            if below & flags::EXACT_ANY != 0 {
+            if continuations & flags::EXACT_ANY != 0 {
                 self.leaf(node.exact(None));
             }
-            if below & flags::EXACT_METHOD != 0 {
+            if continuations & flags::EXACT_METHOD != 0 {
                 self.leaf(node.exact(method));
                 covering.into_iter().for_each(|other| self.leaf(node.exact(Some(other))));
             }
             return;
         };
-        if below & flags::LITERAL != 0 {
+        if continuations & flags::LITERAL != 0 {
             self.node(node.literal(segment), || rest.clone());
         }
-        if below & flags::PARAM != 0 {
+        if continuations & flags::PARAM != 0 {
             self.node(node.param(), || rest);
         }
     }
@@ -401,28 +432,27 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
             entry.prefetch();
         }
         let rule = &self.rules[number as usize];
-        let is_users = |uid: &str| (self.user)().is_some_and(|user| user.as_ref() == uid);
-        if rule.matches(self.target, self.matcher.case) && rule.uid.as_ref().is_none_or(|uid| is_users(uid)) {
+        if rule.matches(self.target, self.matcher.case) && is_for(rule, &self.user) {
             self.add(rule);
         }
     }
 
     fn leaf(&mut self, leaf: TrieNode) {
         let Some(entry) = self.matcher.nodes.get(leaf.hash()) else { return };
-        let below = match entry.kind() {
+        let continuations = match entry.kind() {
             NodeKind::Rule(number) => return self.single_rule(entry, number),
-            NodeKind::Fork { below } => below,
+            NodeKind::Fork { continuations } => continuations,
         };
-        if below & flags::OWN != 0
+        if continuations & flags::SINGLE_USER != 0
             && let Some(user) = (self.user)()
         {
             let user = user.as_ref();
-            self.list(leaf.own(user), |rule| rule.uid.as_deref() == Some(user));
+            self.list(leaf.single_user(user), |rule| rule.uid.as_deref() == Some(user));
         }
-        if below & flags::GENERAL != 0 {
-            self.list(leaf.general(), |rule| RulePrecedence::of(rule) == RulePrecedence::PerUser);
+        if continuations & flags::PER_USER != 0 {
+            self.list(leaf.per_user(), |rule| RulePrecedence::of(rule) == RulePrecedence::PerUser);
         }
-        if below & flags::COMMON != 0 {
+        if continuations & flags::COMMON != 0 {
             self.list(leaf.common(), |rule| RulePrecedence::of(rule) == RulePrecedence::Common);
         }
     }
@@ -446,7 +476,7 @@ impl<'r, U: AsRef<str>, F: Fn() -> Option<U>> TrieSearch<'_, '_, 'r, F> {
     fn add(&mut self, rule: &'r Arc<RuleInForce>) {
         if !self.matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
             self.has_own |= rule.uid.is_some();
-            push_in_place(self.matches, || rule);
+            self.matches.push(rule);
         }
     }
 }

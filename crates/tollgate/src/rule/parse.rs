@@ -13,8 +13,9 @@ use crate::identity::{Attribute, Key};
 use crate::limit::Limit;
 use crate::rule::rule_interner::RuleInterner;
 use crate::rule::{
-    AmbiguousKey, BanPolicy, CompactText, CountWhen, EnforcedShare, HostPattern, Limits, MissingKey,
-    OnExceed, OnStoreError, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode, RuleTerms, Tracking,
+    AmbiguousKey, BanPolicy, CompactText, CountWhen, DenyOptions, EnforcedShare, HostPattern, Limits,
+    MissingKey, OnExceed, OnStoreError, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode, RuleTerms,
+    Tracking,
 };
 use crate::time::parse_duration;
 
@@ -111,6 +112,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let count_when = count_when(map).unwrap_or_default();
     let cost_from = cost_from(map);
     let ban = ban(map, &key);
+    let deny = DenyOptions::read(map);
     let terms = RuleTerms {
         method,
         key,
@@ -127,6 +129,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         count_when,
         cost_from,
         ban,
+        deny,
     };
     Some(Rule { id: id?, pattern, uid, limits: limits?.into(), terms: terms.into() })
 }

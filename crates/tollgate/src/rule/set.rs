@@ -8,7 +8,9 @@ use thiserror::Error;
 
 use crate::collections::PersistentVec;
 use crate::collections::hamt::{Hamt, Hashed, hash};
+use crate::identity::Attribute;
 use crate::request::Target;
+use crate::rule::attribute_counts::AttributeCounts;
 use crate::rule::matcher::{Matcher, Matches};
 use crate::rule::rule_interner::RuleInterner;
 use crate::rule::rule_ref::{RuleOwner, RuleOwners};
@@ -29,6 +31,7 @@ pub struct RuleSet {
     matcher: Matcher,
     interner: Arc<Mutex<RuleInterner>>,
     owners: RuleOwners,
+    attributes: AttributeCounts,
 }
 
 /// A number, under the hash of a name.
@@ -97,6 +100,8 @@ impl RuleSet {
     fn replace_rule(&mut self, number: usize, rule: Arc<RuleInForce>) -> Result<(), RuleSetError> {
         let was = Arc::clone(&self.rules[number]);
         self.matcher.remove(&was, number as u32);
+        self.attributes.remove_rule(&was);
+        self.attributes.add_rule(&rule);
         self.rules_mut().replace(number, rule);
         self.insert_match(number)
     }
@@ -105,7 +110,8 @@ impl RuleSet {
     pub(crate) fn remove(&mut self, id: &str) -> Result<(), RuleSetError> {
         let Some(number) = self.number(id) else { return Ok(()) };
         let last = self.rules.len() - 1;
-        self.unindex_rule(number);
+        let removed = self.unindex_rule(number);
+        self.attributes.remove_rule(&removed);
         if number != last {
             let moved = self.unindex_rule(last);
             self.rules_mut().replace(number, moved);
@@ -132,6 +138,7 @@ impl RuleSet {
             return Err(RuleSetError::TooMany);
         }
         let rule = RuleInForce::new(lock(&self.interner).share(rule), position);
+        self.attributes.add_rule(&rule);
         self.rules_mut().push(Arc::new(rule));
         self.index_rule(number)
     }
@@ -167,8 +174,8 @@ impl RuleSet {
         Err(RuleSetError::TooManyMatches { pattern, count })
     }
 
-    /// Writes the rules that apply to a target, in their order, into an empty list. There may be more than [`MAX_MATCHES`], because the bound
-    /// holds per pattern only.
+    /// Writes the rules that apply to a target, in their order, into an empty list. There may be more than
+    /// [`MAX_MATCHES`], because the bound holds per pattern only.
     #[inline(always)]
     pub(crate) fn find_matching<'r, U: AsRef<str>>(
         &'r self,
@@ -193,6 +200,11 @@ impl RuleSet {
     /// Whether any rule is for some hosts only.
     pub fn names_hosts(&self) -> bool {
         self.matcher.names_hosts()
+    }
+
+    /// The attributes that the rules name, each once.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = &Attribute> {
+        self.attributes.iter()
     }
 
     fn number(&self, id: &str) -> Option<usize> {

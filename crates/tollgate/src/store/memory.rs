@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Admission, Algorithm, Decision, Quota, QuotaState};
+use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
@@ -41,13 +41,13 @@ mod peek;
 mod region;
 mod relocation;
 mod saved;
+mod saved_state;
 mod settle;
 mod shard;
 mod single_key;
 mod slab;
 mod slab_eviction;
 mod slot;
-mod snapshot;
 mod table;
 mod usage;
 mod used_fraction;
@@ -55,12 +55,12 @@ mod used_fraction;
 pub use aggregate::{AGGREGATE_CELLS, MemoryFull};
 use classes::{Classes, WIDE};
 pub(crate) use fast_path::{FastPath, FastPathResult, SlotHint};
-pub(crate) use multi_charge::InForce;
+pub(crate) use multi_charge::PolicyCheck;
 use packed::{ChargeOp, ChargeOpKind, SlotEncoding};
 use region::Region;
+pub(crate) use saved_state::{EntryReader, Expired};
 use shard::{PressureCounts, ShardContext, ShardInner};
 use slot::{CacheLine, Slot};
-pub(crate) use snapshot::{EntryReader, Expired};
 pub(crate) use table::CandidateLines;
 use table::{ShardTable, class_number, tag_matches};
 pub use usage::Usage;
@@ -82,6 +82,8 @@ pub struct MemoryStore {
     unstored: AtomicU64,
     coarsened: AtomicU64,
     denied_full: AtomicU64,
+    /// When a new key last found no room and shared no counter, in Unix nanoseconds; 0 for never.
+    unlimited_at: AtomicU64,
     full: MemoryFull,
 }
 
@@ -119,6 +121,7 @@ impl MemoryStore {
             unstored: AtomicU64::new(0),
             coarsened: AtomicU64::new(0),
             denied_full: AtomicU64::new(0),
+            unlimited_at: AtomicU64::new(0),
             full: MemoryFull::default(),
         })
     }
@@ -152,11 +155,11 @@ impl MemoryStore {
 
     /// Decides all charges of one request and applies all or none.
     pub fn charge(&self, charges: &[Charge], now: Time) -> ChargeOutcome {
-        ChargeOutcome::written_by(charges, |items| self.charge_while(items, now, &InForce::always()))
+        ChargeOutcome::written_by(charges, |items| self.charge_while(items, now, &PolicyCheck::always()))
     }
 
-    /// As [`charge`](Self::charge), where the charges are, while the limits are in force; if [`InForce`] reports
-    /// otherwise, nothing is charged. Returns whether the request is admitted.
+    /// As [`charge`](Self::charge), where the charges are, while the limits are in force; if [`PolicyCheck`] finds
+    /// that they are not, nothing is charged. Returns whether the request is admitted.
     ///
     /// A state moves from the counter of a limit to that of its successor, and a charge planned under the old limit
     /// would create a second counter. So a counter is created only after checking, under the lock of the shard, that
@@ -166,16 +169,16 @@ impl MemoryStore {
         &self,
         items: &mut [I],
         now: Time,
-        in_force: &InForce<'_>,
+        policy_check: &PolicyCheck<'_>,
     ) -> bool {
-        let [item] = items else { return self.charge_several(items, now, in_force) };
+        let [item] = items else { return self.charge_several(items, now, policy_check) };
         let Some(charge) = item.charge() else { return true };
         match self.charge_bucket(&charge, now) {
             Some(charged) => {
                 *item.outcome() = charged;
                 true
             }
-            None => self.charge_single(item, now, in_force),
+            None => self.charge_single(item, now, policy_check),
         }
     }
 
@@ -192,11 +195,11 @@ impl MemoryStore {
 
     /// A single charge that is not [the most common one](Self::charge_bucket).
     #[inline(never)]
-    fn charge_single(&self, item: &mut impl ChargeItem, now: Time, in_force: &InForce<'_>) -> bool {
+    fn charge_single(&self, item: &mut impl ChargeItem, now: Time, policy_check: &PolicyCheck<'_>) -> bool {
         let Some(charge) = item.charge() else { return true };
         let is_enforced = charge.enforcement == Enforcement::Enforced;
-        let limit = self.run(&charge, charge_op_kind(&charge), now, in_force);
-        let limit = limit.unwrap_or_else(|| in_force.note_replaced());
+        let limit = self.run(&charge, charge_op_kind(&charge), now, policy_check);
+        let limit = limit.unwrap_or_else(|| policy_check.note_replaced());
         *item.outcome() = limit;
         limit.decision.is_allowed() || !is_enforced
     }
@@ -206,14 +209,17 @@ impl MemoryStore {
     fn charge_bucket(&self, charge: &ChargeRef<'_>, now: Time) -> Option<LimitOutcome> {
         let Quota::Bucket(meter) = charge.quota else { return None };
         let op = ChargeOp { quota: charge.quota, cost: charge.cost, kind: ChargeOpKind::Charge, now };
-        let run = |class_no: u16, full_at: u64| {
-            let charged = meter.try_charge_units(full_at, meter.units_at(now), charge.cost);
-            let (decision, next) = charged.filter(|_| class_no != WIDE)?;
-            Some(((decision.left, next), Some(next)))
-        };
         let slot = self.find(charge.fingerprint)?;
-        let (left, next) = try_packed(&self.region, slot, charge.fingerprint, run)?;
-        Some(op.charged_bucket(meter, Decision { admission: Admission::NOW, left }, next))
+        let now_units = meter.units_at(now);
+        let mut loaded = slot.load_unconfirmed();
+        while tag_matches(loaded.tag(), charge.fingerprint) && class_number(loaded.tag()) != WIDE {
+            let (decision, next) = meter.try_charge_units(loaded.state(), now_units, charge.cost)?;
+            match self.region.change(slot, || slot.cas_state(loaded, next)) {
+                Ok(()) => return Some(op.charged_bucket(meter, decision, next)),
+                Err(current) => loaded = current, // lost the race: retry on the new value
+            }
+        }
+        None
     }
 
     /// `None` if the key is new and its limit is no longer in force.
@@ -222,25 +228,25 @@ impl MemoryStore {
         charge: &ChargeRef<'_>,
         kind: ChargeOpKind,
         now: Time,
-        in_force: &InForce<'_>,
+        policy_check: &PolicyCheck<'_>,
     ) -> Option<LimitOutcome> {
         let op = ChargeOp { quota: charge.quota, cost: charge.cost, kind, now };
-        self.run_key(charge.fingerprint, &op, charge.predecessors, in_force)
+        self.run_key(charge.fingerprint, &op, charge.predecessors, policy_check)
     }
 
     fn run_key(
         &self,
         fingerprint: Fingerprint,
         op: &ChargeOp<'_>,
-        previous: &[Predecessor],
-        in_force: &InForce<'_>,
+        predecessors: &[Predecessor],
+        policy_check: &PolicyCheck<'_>,
     ) -> Option<LimitOutcome> {
         let found = match self.find(fingerprint) {
             Some(slot) if class_number(slot.tag()) == WIDE => self.run_wide_slot(slot, fingerprint, op),
             Some(slot) => self.run_packed_slot(slot, fingerprint, op),
             None => None,
         };
-        found.or_else(|| self.run_locked(fingerprint, op, previous, in_force))
+        found.or_else(|| self.run_locked(fingerprint, op, predecessors, policy_check))
     }
 
     /// Runs an operation on a wide state, in the slot where a lock-free lookup has found it. `None` if the slot was
@@ -299,13 +305,13 @@ impl MemoryStore {
         &self,
         fingerprint: Fingerprint,
         op: &ChargeOp<'_>,
-        previous: &[Predecessor],
-        in_force: &InForce<'_>,
+        predecessors: &[Predecessor],
+        policy_check: &PolicyCheck<'_>,
     ) -> Option<LimitOutcome> {
         if self.classes.is_due() {
             self.collect_classes(op.now);
         }
-        let mut locked = self.lock_all(fingerprint, previous);
+        let mut locked = self.lock_all(fingerprint, predecessors);
         let n = shard_of(fingerprint);
         let shard = self.shard_context(n, op.now);
         let quota = op.quota;
@@ -343,16 +349,20 @@ impl MemoryStore {
                 }
             }
         }
-        if !in_force.holds() {
+        if !policy_check.is_current() {
             return None;
         }
-        let inherited = previous.iter().find_map(|previous| {
-            let n = shard_of(previous.fingerprint);
-            let state = locked.inner(n).take_state(&self.shard_context(n, now), previous.fingerprint)?;
-            Some(quota.adopt(&previous.quota, state, now))
+        let inherited = predecessors.iter().find_map(|predecessor| {
+            let n = shard_of(predecessor.fingerprint);
+            let state = locked.inner(n).take_state(&self.shard_context(n, now), predecessor.fingerprint)?;
+            Some((predecessor, state))
         });
-        let state = inherited.unwrap_or_else(|| quota.fresh());
-        Some(self.run_new(locked.inner(n), &shard, fingerprint, state, op))
+        Some(match inherited {
+            Some((predecessor, state)) => {
+                self.run_inherited(&mut locked, fingerprint, predecessor, state, op)
+            }
+            None => self.run_new(locked.inner(n), &shard, fingerprint, quota.fresh(), op),
+        })
     }
 
     /// Runs a quota on a state that has no slot, and stores it.
@@ -393,11 +403,11 @@ impl MemoryStore {
         self.candidates(fingerprint).slot()
     }
 
-    fn lock_all(&self, fingerprint: Fingerprint, previous: &[Predecessor]) -> ShardGuards<'_> {
-        if previous.is_empty() {
+    fn lock_all(&self, fingerprint: Fingerprint, predecessors: &[Predecessor]) -> ShardGuards<'_> {
+        if predecessors.is_empty() {
             return ShardGuards::One(self.lock(shard_of(fingerprint)));
         }
-        let all = previous.iter().map(|previous| previous.fingerprint).chain([fingerprint]);
+        let all = predecessors.iter().map(|predecessor| predecessor.fingerprint).chain([fingerprint]);
         let mut wanted: SmallVec<[usize; 4]> = all.map(shard_of).collect();
         wanted.sort_unstable(); // one lock order for all requests: no deadlock
         wanted.dedup();
@@ -436,7 +446,7 @@ fn try_packed<R>(
         };
         match result {
             Ok(()) => return Some(outcome),
-            Err(now) => loaded = now, // lost the race: retry on the new value
+            Err(current) => loaded = current, // lost the race: retry on the new value
         }
     }
     None

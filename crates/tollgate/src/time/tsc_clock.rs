@@ -12,6 +12,18 @@
 //! and replaces it. Other threads meanwhile set [`OVERTAKEN`] and read the system clock; the writer's publishing CAS
 //! then fails, because its sample may be older than a time already returned. So a preempted writer delays no other
 //! thread, and no thread sees time go back.
+//!
+//! Nor does it go back from one anchor to the next, which may be behind: the latest time of each anchor is stored. There
+//! are two of them, so that the writer leaves the one that other threads read alone:
+//!
+//! ```text
+//! version       latest time of anchor n                      latest time of anchor n + 1
+//! n             not read while the anchor is valid
+//! n | WRITING   read by the writer (n + 1 begins no           written by the writer
+//!               earlier) and by threads that overtake it
+//!               (they return no earlier time)
+//! n + 1         its place is free for that of anchor n + 2   read once anchor n + 1 has expired
+//! ```
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -30,9 +42,9 @@ pub(super) struct TscClock {
     /// The number of the anchor in steps of [`VERSION_STEP`], and the two flags.
     version: AtomicU64,
     anchor: Anchor,
-    /// The latest time that an anchor can return, by the parity of its number: the next one is written while this one
-    /// is still read.
-    ends: [AtomicU64; 2],
+    /// The latest time that an anchor can return, for the anchors with even and with odd numbers: the next anchor's is
+    /// written while the present one's is read.
+    latest_times: [AtomicU64; 2],
 }
 
 /// A thread is replacing the anchor.
@@ -78,7 +90,7 @@ impl TscClock {
             steady: AtomicBool::new(counter::is_steady()),
             version: AtomicU64::new(0),
             anchor: Anchor::default(),
-            ends: Default::default(),
+            latest_times: Default::default(),
         }
     }
 
@@ -92,7 +104,7 @@ impl TscClock {
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
         match self.extrapolated(self.version.load(Ordering::Acquire)) {
-            Some(shown) => shown,
+            Some(returned_time) => returned_time,
             None => self.elapsed_without_anchor(),
         }
     }
@@ -101,10 +113,10 @@ impl TscClock {
     #[inline(always)]
     fn extrapolated(&self, version: u64) -> Option<u64> {
         let now = counter::read();
-        let [counter, nanos, scale, holds] = self.anchor.read();
+        let [counter, nanos, scale, valid_counts] = self.anchor.read();
         // A counter that has gone back wraps to a value beyond the validity.
         let counted = now.wrapping_sub(counter);
-        if counted >= holds {
+        if counted >= valid_counts {
             return None;
         }
         fence(Ordering::Acquire);
@@ -119,24 +131,24 @@ impl TscClock {
     fn elapsed_without_anchor(&self) -> u64 {
         loop {
             let version = self.version.load(Ordering::Acquire);
-            if let Some(shown) = self.extrapolated(version) {
-                return shown;
+            if let Some(returned_time) = self.extrapolated(version) {
+                return returned_time;
             }
             let now = self.system();
             if now < nanos_of(MIN_CALIBRATION) {
                 return now; // there is no anchor yet, and the first one begins later
             }
             if !self.steady.load(Ordering::Relaxed) {
-                return now.max(self.end(version));
+                return now.max(self.latest_time(version));
             }
             if version & WRITING != 0 {
-                if let Some(shown) = self.overtake(version) {
-                    return shown;
+                if let Some(returned_time) = self.overtake(version) {
+                    return returned_time;
                 }
-            } else if let Some(shown) =
+            } else if let Some(returned_time) =
                 self.start_writing(version).and_then(|version| self.replace_anchor(version))
             {
-                return shown;
+                return returned_time;
             }
         }
     }
@@ -160,26 +172,26 @@ impl TscClock {
         }
         let overtaken = version | OVERTAKEN;
         self.version.compare_exchange(version, overtaken, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        let shown = self.system().max(self.end(version));
+        let returned_time = self.system().max(self.latest_time(version));
         // A read-modify-write: it happens before the writer clears the flag and samples again, so the new sample is
         // later.
         let confirmed =
             self.version.compare_exchange(overtaken, overtaken, Ordering::AcqRel, Ordering::Relaxed);
-        confirmed.ok().map(|_| shown)
+        confirmed.ok().map(|_| returned_time)
     }
 
     /// Replaces the anchor of this version, which has [`WRITING`] set. `None` if the writer was overtaken: then there
     /// is no valid anchor, and the next caller tries again.
     fn replace_anchor(&self, version: u64) -> Option<u64> {
         for _ in 0..MAX_WRITES {
-            let shown = self.prepare(version, sample(self.started));
+            let returned_time = self.prepare(version, sample(self.started));
             if self.publish(version) {
-                return Some(shown);
+                return Some(returned_time);
             }
             self.version.fetch_and(!OVERTAKEN, Ordering::AcqRel);
         }
-        let end = self.end(version);
-        self.write(version, Sample { nanos: end, counter: 0 }, 0, 0);
+        let nanos = self.latest_time(version);
+        self.write(version, Sample { nanos, counter: 0 }, 0, 0);
         self.version.store((version & !WRITING) + VERSION_STEP, Ordering::Release);
         None
     }
@@ -190,31 +202,33 @@ impl TscClock {
         let counted = counter.saturating_sub(self.first.counter);
         let measured = nanos.saturating_sub(self.first.nanos).max(1);
         // If the anchor was ahead, time does not advance until the system clock has caught up.
-        let shown = self.end(version).max(nanos);
-        let start = Sample { nanos: shown, counter };
+        let returned_time = self.latest_time(version).max(nanos);
+        let start = Sample { nanos: returned_time, counter };
         if counted == 0 || counter < self.anchor.counter.load(Ordering::Relaxed) {
             self.steady.store(false, Ordering::Relaxed); // a counter that goes back is unusable
             self.write(version, start, 0, 0);
-            return shown;
+            return returned_time;
         }
         let rate = (u128::from(measured) << SCALE_BITS) / u128::from(counted);
         // The scale is chosen so that both clocks agree when the anchor expires.
-        let holds = nanos_of(ANCHOR_VALIDITY);
-        let ahead = (shown - nanos).min(holds / 2);
-        let scale = u64::try_from(rate * u128::from(holds - ahead) / u128::from(holds)).unwrap_or(u64::MAX);
-        let counts = u128::from(holds) * u128::from(counted) / u128::from(measured);
-        self.write(version, start, scale, u64::try_from(counts).unwrap_or(u64::MAX));
-        shown
+        let validity_ns = nanos_of(ANCHOR_VALIDITY);
+        let ahead = (returned_time - nanos).min(validity_ns / 2);
+        let scale = rate * u128::from(validity_ns - ahead) / u128::from(validity_ns);
+        let scale = u64::try_from(scale).unwrap_or(u64::MAX);
+        let valid_counts = u128::from(validity_ns) * u128::from(counted) / u128::from(measured);
+        self.write(version, start, scale, u64::try_from(valid_counts).unwrap_or(u64::MAX));
+        returned_time
     }
 
     /// Called only by the thread that has set [`WRITING`].
-    fn write(&self, version: u64, start: Sample, scale: u64, holds: u64) {
+    fn write(&self, version: u64, start: Sample, scale: u64, valid_counts: u64) {
         fence(Ordering::Release); // a thread that sees any of these stores sees the flag
         self.anchor.counter.store(start.counter, Ordering::Relaxed);
         self.anchor.nanos.store(start.nanos, Ordering::Relaxed);
         self.anchor.scale.store(scale, Ordering::Relaxed);
-        self.anchor.valid_counts.store(holds, Ordering::Relaxed);
-        self.end_of(version + VERSION_STEP).store(start.nanos + scaled(holds, scale), Ordering::Relaxed);
+        self.anchor.valid_counts.store(valid_counts, Ordering::Relaxed);
+        let latest = start.nanos + scaled(valid_counts, scale);
+        self.latest_time_of(version + VERSION_STEP).store(latest, Ordering::Relaxed);
     }
 
     /// Publishes the written anchor, unless its writer was overtaken.
@@ -228,12 +242,13 @@ impl TscClock {
         nanos_of(self.started.elapsed())
     }
 
-    fn end(&self, version: u64) -> u64 {
-        self.end_of(version).load(Ordering::Relaxed)
+    /// The latest time that the anchor of a version can return.
+    fn latest_time(&self, version: u64) -> u64 {
+        self.latest_time_of(version).load(Ordering::Relaxed)
     }
 
-    fn end_of(&self, version: u64) -> &AtomicU64 {
-        &self.ends[usize::from(version & VERSION_STEP != 0)]
+    fn latest_time_of(&self, version: u64) -> &AtomicU64 {
+        &self.latest_times[usize::from(version & VERSION_STEP != 0)]
     }
 }
 
@@ -309,12 +324,12 @@ mod tests {
         let mut version = 0;
         while nanos_of(ticker.started.elapsed()) < 3 * nanos_of(ANCHOR_VALIDITY) {
             let before = nanos_of(ticker.started.elapsed());
-            let shown = ticker.elapsed();
+            let time = ticker.elapsed();
             let after = nanos_of(ticker.started.elapsed());
-            assert!(shown >= last, "{shown} after {last}");
-            let apart = before.saturating_sub(shown).max(shown.saturating_sub(after));
+            assert!(time >= last, "{time} after {last}");
+            let apart = before.saturating_sub(time).max(time.saturating_sub(after));
             assert!(apart < 5_000_000, "{apart} ns apart");
-            last = shown;
+            last = time;
             renewed += u64::from(version != ticker.version.load(Ordering::Relaxed));
             version = ticker.version.load(Ordering::Relaxed);
         }
@@ -329,9 +344,9 @@ mod tests {
                 scope.spawn(|| {
                     let mut last = 0;
                     for _ in 0..300_000 {
-                        let shown = ticker.elapsed();
-                        assert!(shown >= last);
-                        last = shown;
+                        let time = ticker.elapsed();
+                        assert!(time >= last);
+                        last = time;
                     }
                 });
             }
@@ -357,9 +372,9 @@ mod tests {
         std::thread::spawn(move || {
             let mut last = 0;
             for _ in 0..10_000 {
-                let shown = reader.elapsed();
-                assert!(shown >= last && shown <= reader.system());
-                last = shown;
+                let time = reader.elapsed();
+                assert!(time >= last && time <= reader.system());
+                last = time;
             }
             sender.send(last).expect("the test waits for it");
         });
@@ -372,13 +387,13 @@ mod tests {
         ticker.version.fetch_or(WRITING, Ordering::Relaxed);
         let version = ticker.version.load(Ordering::Relaxed);
         let started = ticker.prepare(version, sample(ticker.started));
-        let shown = ticker.elapsed();
-        assert!(shown >= started);
+        let time = ticker.elapsed();
+        assert!(time >= started);
         if counter::is_steady() {
             assert!(!ticker.publish(version));
             let renewed = ticker.replace_anchor(version);
-            assert!(renewed.is_none_or(|renewed| renewed >= shown));
+            assert!(renewed.is_none_or(|renewed| renewed >= time));
         }
-        assert!(ticker.elapsed() >= shown);
+        assert!(ticker.elapsed() >= time);
     }
 }

@@ -60,7 +60,7 @@ fn a_full_load_drops_what_the_database_no_longer_has() {
 }
 
 #[test]
-fn a_ban_lifted_while_a_node_was_down_is_lifted_after_its_snapshot_was_read() {
+fn a_ban_lifted_while_a_node_was_down_is_lifted_after_its_saved_state_was_read() {
     let before = engine(RULES);
     before.put_ban(key("user:a"), by_hand(NOW + HOUR), NOW);
     let mut bytes = Vec::new();

@@ -49,7 +49,8 @@ fn cost(engine: &EngineCore, count: usize) -> (usize, usize) {
 
 #[test]
 fn a_ban_costs_64_bytes_at_the_most_whatever_their_number() {
-    let (engine, count) = (engine(), 160_000); // tables double between a quarter of it and the whole
+    let engine = engine();
+    let count = 160_000; // tables double between a quarter of it and the whole
     let (each, among) = cost(&engine, count);
     assert!(each <= MAX_BYTES_A_BAN, "{each} bytes for each of {among} bans");
     assert_eq!(engine.ban_count(NOW), count);

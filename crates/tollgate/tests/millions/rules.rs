@@ -26,12 +26,26 @@ fn long(n: usize) -> String {
     format!("{{id: r{n:06}, match: GET /api/v1/items/{n:06}, key: user, limit: 5/m}}")
 }
 
+/// With what denied clients are told: common to all of them, so stored once.
+fn with_deny(n: usize) -> String {
+    format!(
+        "{{id: r{n:06}, match: GET /api/v1/items/{n:06}, key: user, limit: 5/m, deny: {{message: wait a minute, \
+         body: '{}', content_type: text/plain, retry_after_max: 1h}}}}",
+        "b".repeat(1_000)
+    )
+}
+
 /// The text of the n-th rule.
 type Form = Box<dyn Fn(usize) -> String>;
 
-fn all_forms(count: usize) -> [(&'static str, Form); 3] {
+fn all_forms(count: usize) -> [(&'static str, Form); 4] {
     let mix = Mix::of(count);
-    [("short", Box::new(short)), ("long", Box::new(long)), ("mixed", Box::new(move |n| mix.text(n)))]
+    [
+        ("short", Box::new(short)),
+        ("long", Box::new(long)),
+        ("with deny", Box::new(with_deny)),
+        ("mixed", Box::new(move |n| mix.text(n))),
+    ]
 }
 
 /// A policy of so many rules, and the bytes that it takes.

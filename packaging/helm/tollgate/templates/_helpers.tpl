@@ -42,6 +42,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* tollgate.yaml: defaults of the chart, then what config sets. */ -}}
 {{- define "tollgate.config" -}}
 {{- $listen := dict "http" "0.0.0.0:8080" "admin" "0.0.0.0:7070" -}}
+{{- $_ := set $listen "grpc" (ternary "0.0.0.0:8081" "off" .Values.grpc.enabled) -}}
+{{- $_ := set $listen "resp" (ternary "0.0.0.0:6380" "off" .Values.resp.enabled) -}}
 {{- if .Values.config.upstreams }}{{ $_ := set $listen "proxy" "0.0.0.0:8000" }}{{ end -}}
 {{- $config := dict "listen" $listen "state_dir" "/var/lib/tollgate" -}}
 {{- if .Values.redis.address }}{{ $_ := set $config "counters" (include "tollgate.counters" .) }}{{ $_ := set $config "nodes" (int .Values.replicaCount) }}{{ end -}}

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use hyper::StatusCode;
-use serde_json::json;
-use tokio::task::spawn_blocking;
+use serde_json::{Value, json};
 use tollgate::Time;
 use tollgate::internal::ban::{Ban, BanSource};
 use tollgate::internal::document::{self, MapReader, Node, Problems, TextPosition};
@@ -15,6 +14,7 @@ use tollgate_stores::rules::{Edit, Precondition};
 
 use crate::admin::bans::{MAX_REASON_BYTES, refuse_file_ban, until};
 use crate::admin::edit::db_problem;
+use crate::admin::guarded_work::run_guarded;
 use crate::admin::request::{self, AdminRequest};
 use crate::admin::rules::{IMPORT_BODY_TIMEOUT, MAX_IMPORT_BYTES, busy, counted};
 use crate::connection::FullResponse;
@@ -26,15 +26,19 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     let [dry_run] = call.parameters(["dry_run"])?;
     let dry_run = request::flag("dry_run", dry_run.as_deref())?;
     let admin = Arc::clone(&call.admin);
-    let _turn = admin.importing.try_lock().map_err(|_| busy())?;
+    let guard = Arc::clone(&admin.importing).try_lock_owned().map_err(|_| busy())?;
     let body = call.read_slow_body(MAX_IMPORT_BYTES, IMPORT_BODY_TIMEOUT).await?;
     let gate = Arc::clone(&admin.gate);
-    let parsed = spawn_blocking(move || parse_bans(&gate, request::text(&body)?)).await;
-    let bans = parsed
-        .map_err(|_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
+    let failed = |_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed");
+    let parsed = run_guarded(guard, move || parse_bans(&gate, request::text(&body)?)).await;
+    let (bans, _guard) = parsed.map_err(failed)?;
+    let bans = bans?;
     let total = bans.len();
     let gate = call.gate();
-    let Some(follower) = gate.rules_follower.get() else { return Ok(apply_to_node(gate, bans, dry_run)) };
+    let Some(follower) = gate.rules_follower.get() else {
+        let answer = if dry_run { preview_on_node(gate, &bans) } else { apply_to_node(gate, bans) };
+        return Ok(response::json(StatusCode::OK, &answer));
+    };
     let edits: Vec<_> = bans.iter().map(|(key, ban)| Edit::ban(key, ban, Precondition::Any)).collect();
     let answer = if dry_run {
         let planned = follower.db().map_err(db_problem)?.preview(edits).await.map_err(db_problem)?;
@@ -52,18 +56,23 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
 }
 
 /// Applies bans on a node without a database.
-fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>, dry_run: bool) -> FullResponse {
-    let total = bans.len();
+fn apply_to_node(gate: &Gate, bans: Vec<(Key, Ban)>) -> Value {
+    let answer = counted_on_node(gate, &bans);
+    bans.into_iter().for_each(|(key, ban)| gate.ban(key, ban));
+    answer
+}
+
+fn preview_on_node(gate: &Gate, bans: &[(Key, Ban)]) -> Value {
+    let mut answer = counted_on_node(gate, bans);
+    answer["dry_run"] = true.into();
+    answer
+}
+
+/// The numbers of bans that a node does not have yet, and of others.
+fn counted_on_node(gate: &Gate, bans: &[(Key, Ban)]) -> Value {
     let now = gate.now();
     let known = bans.iter().filter(|(key, _)| gate.engine.find_ban(key.clone(), now).is_some()).count();
-    if !dry_run {
-        bans.into_iter().for_each(|(key, ban)| gate.ban(key, ban));
-    }
-    let mut answer = json!({ "created": total - known, "changed": known, "deleted": 0, "unchanged": 0 });
-    if dry_run {
-        answer["dry_run"] = true.into();
-    }
-    response::json(StatusCode::OK, &answer)
+    json!({ "created": bans.len() - known, "changed": known, "deleted": 0, "unchanged": 0 })
 }
 
 /// Parses all bans of a text.

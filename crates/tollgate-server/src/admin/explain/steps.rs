@@ -11,7 +11,7 @@ use tollgate::internal::time::calendar::rfc3339;
 use tollgate::internal::time::format_duration;
 use tollgate::internal::verdict::{KeyDenial, LimitVerdict, Reason, whole_seconds};
 
-use super::{RuleSources, Step};
+use super::{ExplainedStep, RuleSources};
 use crate::gate::{Gate, GateSnapshot};
 
 /// A decision that was made without charging it.
@@ -24,16 +24,17 @@ pub(super) struct PeekedDecision<'d, 'h> {
 }
 
 impl PeekedDecision<'_, '_> {
-    pub(super) fn all(&self, lists: &ListMatches) -> Vec<Step> {
+    pub(super) fn all(&self, lists: &ListMatches) -> Vec<ExplainedStep> {
         let mut steps = vec![allow_step(lists), self.ban_step(lists)];
         let sources = RuleSources::new(self.gate);
         for (n, rule) in self.snapshot.policy.matching(self.hit).enumerate() {
             let source = sources.of(rule);
             let mut found = self.rule_steps(rule);
             if found.is_empty() {
-                found.push(Step { why: self.why_without_limit(rule, n), ..Step::default() });
+                found
+                    .push(ExplainedStep { why: self.why_without_limit(rule, n), ..ExplainedStep::default() });
             }
-            steps.extend(found.into_iter().map(|step| Step {
+            steps.extend(found.into_iter().map(|step| ExplainedStep {
                 step: "rule",
                 rule: Some(rule.id.to_string()),
                 source: Some(source.clone()),
@@ -45,7 +46,7 @@ impl PeekedDecision<'_, '_> {
         steps
     }
 
-    fn ban_step(&self, lists: &ListMatches) -> Step {
+    fn ban_step(&self, lists: &ListMatches) -> ExplainedStep {
         let Some((key, ban)) = &lists.ban else { return unlisted("ban", "the request is not banned") };
         let until = match ban.until {
             Time::MAX => "until further notice".to_owned(),
@@ -57,25 +58,25 @@ impl PeekedDecision<'_, '_> {
             (false, Enforce::On) => "",
             (false, _) => "; without effect, because the panic switch is not on",
         };
-        Step {
+        ExplainedStep {
             step: "ban",
             source: Some(ban.source.name().to_owned()),
             matched: true,
             key: Some(key.to_string()),
             why: format!("banned {until}{because}{effect}"),
             shadow: self.enforce != Enforce::On,
-            ..Step::default()
+            ..ExplainedStep::default()
         }
     }
 
     /// One step for each limit of a rule that was looked at.
-    fn rule_steps(&self, rule: &RuleInForce) -> Vec<Step> {
+    fn rule_steps(&self, rule: &RuleInForce) -> Vec<ExplainedStep> {
         let of_rule = |limit: &&LimitVerdict| limit.rule.id == rule.id;
         let limits = self.verdict.limits().iter().filter(of_rule);
         limits.map(|limit| self.limit_step(rule, limit)).collect()
     }
 
-    fn limit_step(&self, rule: &Rule, limit: &LimitVerdict) -> Step {
+    fn limit_step(&self, rule: &Rule, limit: &LimitVerdict) -> ExplainedStep {
         let is_shadow = limit.mode != RuleMode::Enforce;
         let counts_denials = rule.count_denied && !limit.is_allowed() && limit.key_denial().is_none();
         let charged = match self.verdict.allowed {
@@ -83,14 +84,14 @@ impl PeekedDecision<'_, '_> {
             false => counts_denials && !is_shadow,
         };
         let capacity = limit.limit.capacity();
-        Step {
+        ExplainedStep {
             limit: Some(limit.limit.to_string()),
             used: Some(capacity.saturating_sub(limit.remaining())),
             remaining: Some(limit.remaining()),
             charged,
             why: self.why(rule, limit),
             shadow: is_shadow,
-            ..Step::default()
+            ..ExplainedStep::default()
         }
     }
 
@@ -168,23 +169,23 @@ impl PeekedDecision<'_, '_> {
     }
 }
 
-fn allow_step(lists: &ListMatches) -> Step {
+fn allow_step(lists: &ListMatches) -> ExplainedStep {
     let Some((key, source)) = &lists.allow else {
         return unlisted("allow_list", "the request is not on the allow list");
     };
     let source = if *source == AllowSource::File { "file" } else { "database" };
-    Step {
+    ExplainedStep {
         step: "allow_list",
         source: Some(source.to_owned()),
         matched: true,
         key: Some(key.to_string()),
         why: "on the allow list: neither bans nor rules apply".to_owned(),
-        ..Step::default()
+        ..ExplainedStep::default()
     }
 }
 
-fn unlisted(step: &'static str, why: &str) -> Step {
-    Step { step, why: why.to_owned(), ..Step::default() }
+fn unlisted(step: &'static str, why: &str) -> ExplainedStep {
+    ExplainedStep { step, why: why.to_owned(), ..ExplainedStep::default() }
 }
 
 fn wait(duration: std::time::Duration) -> String {

@@ -9,20 +9,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use hyper::StatusCode;
 use serde_json::{Value, json};
-use tokio::task::spawn_blocking;
 use tollgate::internal::document::{self, Problems};
 use tollgate::internal::policy::{self, PolicyDraft};
 use tollgate_stores::rules::{
-    DbError, Edit, EditSummary, ItemChange, ItemKind, PageQuery, Precondition, RuleSpool, SpooledRule,
-    Version, for_each_rule,
+    DbError, Edit, EditSummary, ItemChange, ItemKind, PageQuery, Precondition, RuleSpool, RulesDb,
+    SpooledRule, Version, for_each_rule,
 };
 
 use crate::admin::edit::{db_problem, precondition_failed};
+use crate::admin::guarded_work::run_guarded;
+use crate::admin::ramp::{self, GuardTerms};
 use crate::admin::request::{self, AdminRequest};
 use crate::admin::rules::stored_text_json;
 use crate::allocator;
 use crate::connection::FullResponse;
 use crate::gate::Gate;
+use crate::ramp::MAX_RAMPED_RULES;
 use crate::response::{self, ProblemDetails};
 use crate::rules_follower::{self, RulesFollower};
 
@@ -34,6 +36,9 @@ const MAX_DIFF: usize = 1_000;
 /// Rules of the database read per batch.
 const BATCH_RULES: usize = 10_000;
 
+/// A change, with the text that it would replace.
+type PreviewedChange = (ItemChange, Option<String>);
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ImportMode {
     /// Rules that are not in the text stay.
@@ -42,13 +47,14 @@ enum ImportMode {
     Replace,
 }
 
-/// `?mode=merge|replace&dry_run=true`
+/// `?mode=merge|replace&dry_run=true&guard=denied<1%&for=10m`
 ///
 /// The text is in memory once, and only until its rules are spooled to disk, sorted by id. From there they are checked
 /// on a draft of the policy, which is dropped, and written in one transaction. So memory holds either the text or a
 /// draft.
 pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
-    let [mode, dry_run] = call.parameters(["mode", "dry_run"])?;
+    let [mode, dry_run, guard, duration] = call.parameters(["mode", "dry_run", "guard", "for"])?;
+    let ramp_terms = GuardTerms::parse(guard.as_deref(), duration.as_deref())?;
     let mode = request::choice(
         "mode",
         mode.as_deref(),
@@ -57,19 +63,19 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     let dry_run = request::flag("dry_run", dry_run.as_deref())?;
     let follower = Arc::clone(call.rules_follower()?);
     let admin = Arc::clone(&call.admin);
-    let _turn = admin.importing.try_lock().map_err(|_| busy())?;
+    let guard = Arc::clone(&admin.importing).try_lock_owned().map_err(|_| busy())?;
     let body = call.read_slow_body(MAX_IMPORT_BYTES, IMPORT_BODY_TIMEOUT).await?;
     let checking = (Arc::clone(&admin.gate), Arc::clone(&follower));
-    let spool = spawn_blocking(move || {
+    let checked = run_guarded(guard, move || {
         let (gate, follower) = checking;
         let spool = spool_rules(follower.folder(), body)?;
         check(&gate, &follower, &spool, mode)?;
         allocator::trim();
         Ok::<_, ProblemDetails>(spool)
     });
-    let spool = spool
-        .await
-        .map_err(|_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed"))??;
+    let failed = |_| ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, "the import has failed");
+    let (spool, _guard) = checked.await.map_err(failed)?;
+    let spool = spool?;
     let deletions = match mode {
         ImportMode::Merge => Vec::new(),
         ImportMode::Replace => deletions(&follower, &spool).await?,
@@ -82,6 +88,9 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     if dry_run {
         return preview(&follower, edits).await;
     }
+    if let Some(terms) = ramp_terms {
+        return apply_guarded(&call, &terms, edits).await;
+    }
     let edited = follower.edit_all(&call.caller, edits, admin.gate.now()).await.map_err(conflict_problem)?;
     tracing::info!(changes = edited.changes(), caller = call.caller, "rules imported");
     let version = match edited.version {
@@ -91,24 +100,35 @@ pub async fn import(mut call: AdminRequest) -> Result<FullResponse, ProblemDetai
     Ok(response::json(StatusCode::OK, &import_json(&edited, version)))
 }
 
+/// Writes the changes that edits make, and starts their ramp. The changes are few; the edits may be many.
+async fn apply_guarded(
+    call: &AdminRequest,
+    terms: &GuardTerms,
+    edits: impl Iterator<Item = Result<Edit, DbError>>,
+) -> Result<FullResponse, ProblemDetails> {
+    let db = call.rules_follower()?.db().map_err(db_problem)?;
+    // One more than may be ramped: the setting is then refused.
+    let (edited, planned) = preview_all(db, edits, MAX_RAMPED_RULES + 1).await?;
+    let ramp = match planned.is_empty() {
+        true => Value::Null,
+        false => ramp::start(call, terms, &planned).await?,
+    };
+    tracing::info!(changes = edited.changes(), caller = call.caller, "rules imported with a guard");
+    let mut answer = import_json(&edited, db.version().await.map_err(db_problem)?);
+    if let Some(version) = ramp["change"].as_str() {
+        answer["version"] = version.into();
+    }
+    answer["ramp"] = ramp;
+    Ok(response::json(StatusCode::OK, &answer))
+}
+
 async fn preview(
     follower: &RulesFollower,
-    mut edits: impl Iterator<Item = Result<Edit, DbError>>,
+    edits: impl Iterator<Item = Result<Edit, DbError>>,
 ) -> Result<FullResponse, ProblemDetails> {
     let db = follower.db().map_err(db_problem)?;
-    let mut edited = EditSummary::default();
-    let mut differences = Vec::new();
-    loop {
-        let batch: Vec<Edit> =
-            edits.by_ref().take(BATCH_RULES).collect::<Result<_, _>>().map_err(db_problem)?;
-        if batch.is_empty() {
-            break;
-        }
-        let count = batch.len();
-        let planned = db.preview(batch).await.map_err(conflict_problem)?;
-        edited.add(count, planned.iter().map(|(change, _)| change));
-        differences.extend(planned.iter().take(MAX_DIFF - differences.len()).map(difference));
-    }
+    let (edited, first) = preview_all(db, edits, MAX_DIFF).await?;
+    let differences: Vec<Value> = first.iter().map(difference).collect();
     let version = db.version().await.map_err(db_problem)?;
     let mut answer = import_json(&edited, version);
     answer["dry_run"] = true.into();
@@ -116,7 +136,28 @@ async fn preview(
     Ok(response::json(StatusCode::OK, &answer))
 }
 
-fn difference((change, before): &(ItemChange, Option<String>)) -> Value {
+/// The summary of the changes that edits would make, and the first ones. Only a batch of the edits is in memory.
+async fn preview_all(
+    db: &RulesDb,
+    mut edits: impl Iterator<Item = Result<Edit, DbError>>,
+    max_listed: usize,
+) -> Result<(EditSummary, Vec<PreviewedChange>), ProblemDetails> {
+    let mut edited = EditSummary::default();
+    let mut first = Vec::new();
+    loop {
+        let batch: Vec<Edit> =
+            edits.by_ref().take(BATCH_RULES).collect::<Result<_, _>>().map_err(db_problem)?;
+        if batch.is_empty() {
+            return Ok((edited, first));
+        }
+        let count = batch.len();
+        let changes = db.preview(batch).await.map_err(conflict_problem)?;
+        edited.add(count, changes.iter().map(|(change, _)| change));
+        first.extend(changes.into_iter().take(max_listed - first.len()));
+    }
+}
+
+fn difference((change, before): &PreviewedChange) -> Value {
     let text = |text: Option<&str>| text.map(stored_text_json);
     json!({ "id": change.item.name, "before": text(before.as_deref()), "after": text(change.text.as_deref()) })
 }

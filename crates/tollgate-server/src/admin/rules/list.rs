@@ -11,7 +11,7 @@ use tollgate_stores::rules::{ItemKind, PageQuery, StoredItem, Version};
 use crate::admin::cursor::{self, Cursor};
 use crate::admin::edit::db_problem;
 use crate::admin::request::{self, AdminRequest};
-use crate::admin::rules::{database_rule_json, file_rule_json, rule_json, stored_rule_json};
+use crate::admin::rules::{database_rule_json, file_rule_json, rule_json, stored_rule_json, with_ramp};
 use crate::connection::FullResponse;
 use crate::gate::Gate;
 use crate::response::{self, ProblemDetails};
@@ -87,7 +87,8 @@ fn listed_rule_json(
 ) -> Value {
     if let Some(rule) = policy.rule(&stored.item.name).filter(|rule| rule.is_added()) {
         let version = Some(stored.version).filter(|version| seen.is_some_and(|seen| seen >= *version));
-        return database_rule_json(rule_json(rule), version, None);
+        let shown = database_rule_json(rule_json(rule), version, None);
+        return with_ramp(shown, follower, &stored.item.name);
     }
     let mut shown = stored_rule_json(follower, stored);
     if shown["left_out"].is_null() {

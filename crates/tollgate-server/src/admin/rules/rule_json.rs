@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 use tollgate::internal::identity::Attribute;
 use tollgate::internal::limit::{Refill, Release, Shape, WindowStart};
 use tollgate::internal::rule::{
-    AmbiguousKey, CountWhen, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit, Tracking,
+    AmbiguousKey, CountWhen, DenyOptions, Limits, MissingKey, OnExceed, OnStoreError, Rule, RuleLimit,
+    Tracking,
 };
 use tollgate::internal::time::format_duration;
 
@@ -59,6 +60,7 @@ pub fn rule_json(rule: &Rule) -> Value {
             })
         }),
     );
+    put("deny", rule.deny.as_deref().map_or(Value::Null, deny));
     let overrides: Vec<_> = rule
         .overrides
         .list()
@@ -69,6 +71,19 @@ pub fn rule_json(rule: &Rule) -> Value {
         })
         .collect();
     put("overrides", if overrides.is_empty() { Value::Null } else { overrides.into() });
+    map.into()
+}
+
+fn deny(options: &DenyOptions) -> Value {
+    let mut map = Map::new();
+    let body = options.body.as_ref();
+    let members = [
+        ("message", options.message.as_deref().map(ToOwned::to_owned)),
+        ("body", body.map(|body| body.text.to_string())),
+        ("content_type", body.map(|body| body.content_type.to_string())),
+        ("retry_after_max", options.retry_after_max().map(format_duration)),
+    ];
+    map.extend(members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into()))));
     map.into()
 }
 

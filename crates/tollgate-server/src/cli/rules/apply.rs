@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
-use tollgate_stores::rules::Version;
 
 use crate::cli::input_file::InputFile;
-use crate::cli::rules::FileArgs;
+use crate::cli::rules::{FileArgs, ramp};
 use crate::cli::session::Session;
 use crate::cli::{Exit, input_file, out, value_diff};
+use crate::client::percent_encode;
 
 /// Whether the caller has agreed that many rules are deleted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,24 +21,50 @@ pub enum Deletions {
 /// A file that deletes more than one rule in so many is confirmed first.
 const DELETED_SHARE: u64 = 10;
 
-pub fn apply(args: &FileArgs, deletions: Deletions) -> Result<(), Exit> {
+/// The guard of an apply.
+pub struct GuardedApply<'a> {
+    pub guard: &'a str,
+    pub duration: &'a str,
+    /// Whether the command returns once the ramp is started.
+    pub detach: bool,
+}
+
+pub fn apply(args: &FileArgs, deletions: Deletions, guarded: Option<GuardedApply<'_>>) -> Result<(), Exit> {
     let text = read(args)?;
     let mut session = Session::open(&args.admin)?;
     if args.replace && deletions == Deletions::ToConfirm {
-        let planned = import(args, &mut session, text.clone(), "true")?;
+        let planned = import(args, &mut session, text.clone(), "dry_run=true")?;
         confirm(&planned)?;
     }
-    let done = import(args, &mut session, text, "false")?;
+    let query = guarded.as_ref().map_or_else(
+        || "dry_run=false".to_owned(),
+        |GuardedApply { guard, duration, .. }| {
+            format!("guard={}&for={}", percent_encode(guard), percent_encode(duration))
+        },
+    );
+    let done = import(args, &mut session, text, &query)?;
+    print_applied(args, &mut session, &done);
+    match (guarded, done["ramp"]["change"].as_str()) {
+        (Some(GuardedApply { detach: false, .. }), Some(change)) if !args.admin.json => {
+            ramp::attend(&mut session, change)
+        }
+        (Some(_), None) => {
+            out::message("nothing has changed, so there is no ramp");
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn print_applied(args: &FileArgs, session: &mut Session, done: &Value) {
     if args.admin.json {
-        out::pretty(&done);
-        return Ok(());
+        return out::pretty(done);
     }
     let version = done["version"].as_str().map_or_else(String::new, |version| format!(", version {version}"));
-    out::line(format!("{}{version}", out::tally(&done)));
-    let named = named(&mut session, &done);
+    out::line(format!("{}{version}", out::tally(done)));
+    let named = named(session, done);
     named.iter().for_each(out::line);
-    print_remaining(changes(&done), named.len());
-    Ok(())
+    print_remaining(changes(done), named.len());
 }
 
 /// The rules that have changed, each with its sign if the log has it.
@@ -52,14 +78,14 @@ fn named(session: &mut Session, done: &Value) -> Vec<String> {
     ids.iter().map(line).collect()
 }
 
-/// The signs from the latest entries of the log, which are the import's if the response names all its changes.
+/// The signs from the log, if the response names all changes of the import.
 fn signs(session: &mut Session, done: &Value, count: usize) -> Option<HashMap<String, char>> {
     if count == 0 || changes(done) != count as u64 {
         return None;
     }
-    let last: Version = done["version"].as_str()?.parse().ok()?;
-    let behind = Version::new(last.timeline(), last.number() + 1);
-    let log = session.get(&format!("/v1/audit?limit={count}&before={behind}")).ok()?;
+    let last = done["version"].as_str()?;
+    // A guarded apply has one change more: the start of its ramp.
+    let log = session.get(&format!("/v1/audit?limit={}&change={last}", count + 1)).ok()?;
     let sign = |change: &Value| {
         let sign = value_diff::sign(&change["before"], &change["after"]);
         Some((change["name"].as_str()?.to_owned(), sign))
@@ -69,7 +95,7 @@ fn signs(session: &mut Session, done: &Value, count: usize) -> Option<HashMap<St
 
 /// What `apply` would do.
 pub fn dry_run(args: &FileArgs) -> Result<(), Exit> {
-    let done = import(args, &mut Session::open(&args.admin)?, read(args)?, "true")?;
+    let done = import(args, &mut Session::open(&args.admin)?, read(args)?, "dry_run=true")?;
     if args.admin.json {
         out::pretty(&done);
         return Ok(());
@@ -80,7 +106,7 @@ pub fn dry_run(args: &FileArgs) -> Result<(), Exit> {
 }
 
 pub fn diff(args: &FileArgs) -> Result<(), Exit> {
-    let done = import(args, &mut Session::open(&args.admin)?, read(args)?, "true")?;
+    let done = import(args, &mut Session::open(&args.admin)?, read(args)?, "dry_run=true")?;
     if args.admin.json {
         out::pretty(&done);
     } else {
@@ -119,9 +145,9 @@ fn read(args: &FileArgs) -> Result<InputFile, Exit> {
     Ok(text)
 }
 
-fn import(args: &FileArgs, session: &mut Session, text: InputFile, dry_run: &str) -> Result<Value, Exit> {
+fn import(args: &FileArgs, session: &mut Session, text: InputFile, query: &str) -> Result<Value, Exit> {
     let mode = if args.replace { "replace" } else { "merge" };
-    let answered = session.upload("/v1/rules/import", &format!("mode={mode}&dry_run={dry_run}"), text)?;
+    let answered = session.upload("/v1/rules/import", &format!("mode={mode}&{query}"), text)?;
     Ok(answered.body)
 }
 

@@ -7,12 +7,13 @@ use tollgate::internal::document::Problems;
 
 use crate::cli::progress::Progress;
 use crate::cli::{Exit, input_file, out};
+use crate::config::{IdleSetting, shown_file};
 use crate::envoy::EnvoyLimits;
 
 struct Checked {
     rules: usize,
     /// Settings that have no effect.
-    without_effect: Vec<String>,
+    without_effect: Vec<IdleSetting>,
     warnings: Vec<String>,
 }
 
@@ -23,11 +24,13 @@ pub fn run(file: &Path, json: bool) -> Exit {
         Err(problems) => return out::problems(&problems),
     };
     if json {
+        let idle: Vec<_> =
+            idle.iter().map(|setting| format!("{} without {}", setting.name, setting.lacks)).collect();
         out::pretty(&json!({ "valid": true, "rules": rules, "without_effect": idle, "warnings": warnings }));
     } else {
-        out::line(format!("{}: valid, {}", file.display(), out::pluralize(rules as u64, "rule")));
+        out::line(format!("{}: valid, {}", shown_file(file), out::pluralize(rules as u64, "rule")));
         for setting in idle {
-            out::message(format!("note: {setting} has no effect in this version"));
+            out::message(format!("note: {setting}"));
         }
         out::warnings(warnings);
     }

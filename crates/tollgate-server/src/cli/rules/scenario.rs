@@ -111,10 +111,10 @@ fn json(results: &[TestResult]) -> serde_json::Value {
 /// One test of a file.
 struct Scenario {
     name: String,
-    steps: Vec<Step>,
+    steps: Vec<ScenarioStep>,
 }
 
-struct Step {
+struct ScenarioStep {
     line: u32,
     action: Action,
 }

@@ -1,192 +1,181 @@
-//! The result of a simulation, as text and as JSON.
+//! The result of a simulation, as text and as JSON. A server answers with the same JSON for its live requests.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
-use tollgate::internal::rule::RuleMode;
-use tollgate::internal::time::calendar;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::algorithms::Variant;
-use super::comparison::Comparison;
-use super::denied_keys::{DenialsByRule, DeniedKeys};
-use super::replay::Simulation;
-use crate::cli::access_log::AccessLogSummary;
+use super::denied_keys::DenialsByRule;
+use super::timeline::Timeline;
 use crate::cli::out;
 use crate::cli::table::TextTable;
 
 /// Keys that are listed for each rule.
-const WORST: usize = 10;
+pub(super) const WORST: usize = 10;
 
-pub struct Report<'r> {
-    pub log: &'r str,
-    pub summary: &'r AccessLogSummary,
-    pub simulation: &'r Simulation,
-    pub comparison: Option<(&'r Comparison, &'r Path)>,
-    pub variants: &'r [Variant],
+#[derive(Serialize, Deserialize)]
+pub struct SimulationReport {
+    pub requests: u64,
+    /// By a limit or a ban.
+    pub denied: u64,
+    pub banned: u64,
+    pub unreadable: u64,
+    pub out_of_order: u64,
+    pub first: Option<String>,
+    pub last: Option<String>,
+    pub rules: Vec<SimulatedRule>,
+    pub notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compare: Option<ComparisonReport>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub algorithms: Vec<AlgorithmDenials>,
+    /// Only in the answer of a server, which does not draw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
 }
 
 /// A rule with its counts.
-struct RuleResult<'s> {
-    id: String,
-    mode: RuleMode,
-    allowed: u64,
-    denied: u64,
-    denials: DenialsByRule<'s>,
+#[derive(Serialize, Deserialize)]
+pub struct SimulatedRule {
+    pub rule: String,
+    pub mode: String,
+    pub allowed: u64,
+    pub denied: u64,
+    #[serde(flatten)]
+    pub keys: DeniedClients,
+    /// The true counts of keys are higher by at most this.
+    pub error: u64,
 }
 
-impl Report<'_> {
-    fn rules(&self) -> Vec<RuleResult<'_>> {
-        let mut keys = self.simulation.keys.by_rule(WORST);
-        let one = |rule: &tollgate::internal::rule::RuleInForce| {
-            let counts = rule.counts();
-            RuleResult {
-                id: rule.id.to_string(),
-                mode: rule.mode,
-                allowed: counts.allowed,
-                denied: counts.denied + counts.shadow_denied,
-                denials: DenialsByRule::default(),
-            }
-        };
-        let mut rules: Vec<_> = self.simulation.policy.listed().into_iter().map(|rule| one(rule)).collect();
-        for rule in &mut rules {
-            rule.denials = keys.remove(rule.id.as_str()).unwrap_or_default();
-        }
-        rules
+#[derive(Default, Serialize, Deserialize)]
+pub struct DeniedClients {
+    pub clients: u64,
+    /// Most denials first.
+    pub worst: Vec<DeniedKey>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct DeniedKey {
+    pub key: String,
+    pub denied: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct ComparisonReport {
+    /// What it is compared with.
+    pub file: String,
+    pub denied: u64,
+    pub newly_denied: u64,
+    pub newly_allowed: u64,
+    /// Newly denied keys by the rule that denies them.
+    pub rules: BTreeMap<String, DeniedClients>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub error: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct AlgorithmDenials {
+    pub algorithm: String,
+    pub denied: u64,
+    pub unchanged: Option<String>,
+    pub overrides_unchanged: Option<String>,
+}
+
+impl DeniedClients {
+    pub(super) fn new(denials: &DenialsByRule<'_>, shown: &impl Fn(&str) -> String) -> DeniedClients {
+        let worst = denials.worst.iter();
+        let worst = worst.map(|(key, denied)| DeniedKey { key: shown(key), denied: *denied }).collect();
+        DeniedClients { clients: denials.clients, worst }
     }
 
-    pub fn print(&self) {
-        let simulation = self.simulation;
-        let between = self.summary.first.map_or_else(String::new, |first| {
-            format!(", {} to {}", calendar::rfc3339(first), calendar::rfc3339(self.summary.last))
-        });
-        out::line(format!("{}: {}{between}", self.log, out::pluralize(self.summary.requests, "request")));
-        let share = share(simulation.denied, self.summary.requests);
-        let banned = match simulation.banned {
+    fn print(&self) {
+        let row = |one: &DeniedKey| {
+            let key = if one.key.is_empty() { "all clients together" } else { &one.key };
+            vec![key.to_owned(), one.denied.to_string()]
+        };
+        let rows: Vec<_> = self.worst.iter().map(row).collect();
+        print_table(&["KEY", "DENIED"], &rows);
+    }
+}
+
+impl SimulationReport {
+    /// Prints the report on requests of this name.
+    pub fn print(&self, name: &str) {
+        let between = self.first.as_ref().zip(self.last.as_ref());
+        let between = between.map_or_else(String::new, |(first, last)| format!(", {first} to {last}"));
+        out::line(format!("{name}: {}{between}", out::pluralize(self.requests, "request")));
+        let share = share(self.denied, self.requests);
+        let banned = match self.banned {
             0 => String::new(),
             banned => format!(", {banned} of them banned"),
         };
-        out::line(format!("denied: {} ({share}){banned}", simulation.denied));
+        out::line(format!("denied: {} ({share}){banned}", self.denied));
         out::line("");
-        let rules = self.rules();
-        let at_least = if simulation.keys.error > 0 { "at least " } else { "" };
-        let rows: Vec<_> = rules
-            .iter()
-            .map(|rule| {
-                let clients = format!("{at_least}{}", rule.denials.clients);
-                let mode = rule.mode.name().to_owned();
-                vec![rule.id.clone(), rule.allowed.to_string(), rule.denied.to_string(), clients, mode]
-            })
-            .collect();
+        let error = self.rules.iter().map(|rule| rule.error).max().unwrap_or(0);
+        let at_least = if error > 0 { "at least " } else { "" };
+        let row = |rule: &SimulatedRule| {
+            let clients = format!("{at_least}{}", rule.keys.clients);
+            let [allowed, denied] = [rule.allowed, rule.denied].map(|count| count.to_string());
+            vec![rule.rule.clone(), allowed, denied, clients, rule.mode.clone()]
+        };
+        let rows: Vec<_> = self.rules.iter().map(row).collect();
         print_table(&["RULE", "ALLOWED", "DENIED", "CLIENTS DENIED", "MODE"], &rows);
-        for rule in rules.iter().filter(|rule| !rule.denials.worst.is_empty()) {
-            out::line(format!("\ndenied most often by {}:", rule.id));
-            print_keys(&rule.denials);
+        for rule in self.rules.iter().filter(|rule| !rule.keys.worst.is_empty()) {
+            out::line(format!("\ndenied most often by {}:", rule.rule));
+            rule.keys.print();
         }
-        print_error(&simulation.keys);
-        self.print_comparison();
-        self.print_variants();
-        simulation.notes().iter().for_each(|note| out::message(format!("note: {note}")));
+        print_error(error);
+        if let Some(comparison) = &self.compare {
+            comparison.print();
+        }
+        self.print_algorithms();
+        self.notes.iter().for_each(|note| out::message(format!("note: {note}")));
     }
 
-    fn print_comparison(&self) {
-        let Some((comparison, file)) = self.comparison else { return };
-        out::line(format!(
-            "\nagainst {}: {} more denied, {} no longer denied ({} denied there)",
-            file.display(),
-            comparison.newly_denied,
-            comparison.newly_allowed,
-            comparison.old.denied
-        ));
-        let by_rule = comparison.keys.by_rule(WORST);
-        let mut rules: Vec<_> = by_rule.into_iter().collect();
-        rules.sort_unstable_by(|a, b| a.0.cmp(b.0));
-        for (rule, denials) in rules {
-            let by = if rule.is_empty() { "a ban".to_owned() } else { rule.to_owned() };
-            let clients = out::pluralize(denials.clients, "client");
-            out::line(format!("\nnewly denied by {by}, {clients}:"));
-            print_keys(&denials);
+    /// As JSON for a program; the course over time is only drawn.
+    pub fn json(&self) -> Value {
+        let mut body = json!(self);
+        if let Value::Object(fields) = &mut body {
+            fields.shift_remove("timeline");
         }
-        print_error(&comparison.keys);
+        body
     }
 
-    fn print_variants(&self) {
-        if self.variants.is_empty() {
+    fn print_algorithms(&self) {
+        if self.algorithms.is_empty() {
             return;
         }
         out::line("\nthe same rates under each algorithm:");
-        let row = |variant: &Variant| {
-            let denied = variant.simulation.denied;
+        let row = |variant: &AlgorithmDenials| {
             let unchanged = variant.unchanged.as_ref().map(|rule| format!("rule {rule} keeps its own"));
-            let overridden = variant.overridden.as_ref();
+            let overridden = variant.overrides_unchanged.as_ref();
             let overridden = overridden.map(|rule| format!("overrides of rule {rule} keep their own"));
             let note = unchanged.into_iter().chain(overridden).collect::<Vec<_>>().join("; ");
-            let share = share(denied, self.summary.requests);
-            vec![variant.algorithm.to_owned(), denied.to_string(), share, note]
+            let share = share(variant.denied, self.requests);
+            vec![variant.algorithm.clone(), variant.denied.to_string(), share, note]
         };
-        let rows: Vec<_> = self.variants.iter().map(row).collect();
+        let rows: Vec<_> = self.algorithms.iter().map(row).collect();
         print_table(&["ALGORITHM", "DENIED", "SHARE", "NOTE"], &rows);
-    }
-
-    pub fn json(&self) -> Value {
-        let simulation = self.simulation;
-        let rules: Vec<_> = self.rules().iter().map(|rule| self.rule_json(rule)).collect();
-        let mut report = json!({
-            "requests": self.summary.requests,
-            "denied": simulation.denied,
-            "banned": simulation.banned,
-            "unreadable": self.summary.unreadable,
-            "out_of_order": self.summary.late,
-            "first": self.summary.first.map(calendar::rfc3339),
-            "last": self.summary.first.map(|_| calendar::rfc3339(self.summary.last)),
-            "rules": rules,
-            "notes": simulation.notes(),
-        });
-        if let Some((comparison, file)) = self.comparison {
-            let rules: Map<String, Value> = comparison
-                .keys
-                .by_rule(WORST)
-                .into_iter()
-                .map(|(rule, denials)| {
-                    (rule.to_owned(), json!({ "clients": denials.clients, "worst": worst(&denials) }))
-                })
-                .collect();
-            report["compare"] = json!({
-                "file": file.display().to_string(),
-                "denied": comparison.old.denied,
-                "newly_denied": comparison.newly_denied,
-                "newly_allowed": comparison.newly_allowed,
-                "rules": rules,
-            });
-        }
-        if !self.variants.is_empty() {
-            let one = |variant: &Variant| {
-                json!({
-                    "algorithm": variant.algorithm,
-                    "denied": variant.simulation.denied,
-                    "unchanged": variant.unchanged,
-                    "overrides_unchanged": variant.overridden,
-                })
-            };
-            report["algorithms"] = self.variants.iter().map(one).collect();
-        }
-        report
-    }
-
-    fn rule_json(&self, rule: &RuleResult<'_>) -> Value {
-        json!({
-            "rule": rule.id,
-            "mode": rule.mode.name(),
-            "allowed": rule.allowed,
-            "denied": rule.denied,
-            "clients": rule.denials.clients,
-            "worst": worst(&rule.denials),
-            "error": self.simulation.keys.error,
-        })
     }
 }
 
-fn worst(denials: &DenialsByRule<'_>) -> Vec<Value> {
-    denials.worst.iter().map(|(key, denied)| json!({ "key": key, "denied": denied })).collect()
+impl ComparisonReport {
+    fn print(&self) {
+        out::line(format!(
+            "\nagainst {}: {} more denied, {} no longer denied ({} denied there)",
+            self.file, self.newly_denied, self.newly_allowed, self.denied
+        ));
+        for (rule, keys) in &self.rules {
+            let by = if rule.is_empty() { "a ban" } else { rule };
+            out::line(format!("\nnewly denied by {by}, {}:", out::pluralize(keys.clients, "client")));
+            keys.print();
+        }
+        print_error(self.error);
+    }
 }
 
 fn share(part: u64, whole: u64) -> String {
@@ -197,20 +186,10 @@ fn print_table(head: &'static [&'static str], rows: &[Vec<String>]) {
     TextTable::new(head).lines(rows).iter().for_each(out::line);
 }
 
-fn print_keys(denials: &DenialsByRule<'_>) {
-    let row = |(key, count): &(&str, u64)| {
-        let key = if key.is_empty() { "all clients together" } else { key };
-        vec![key.to_owned(), count.to_string()]
-    };
-    let rows: Vec<_> = denials.worst.iter().map(row).collect();
-    print_table(&["KEY", "DENIED"], &rows);
-}
-
-fn print_error(keys: &DeniedKeys) {
-    if keys.error > 0 {
+fn print_error(error: u64) {
+    if error > 0 {
         out::message(format!(
-            "note: too many clients to count each one: the true counts of keys are higher by at most {}",
-            keys.error
+            "note: too many clients to count each one: the true counts of keys are higher by at most {error}"
         ));
     }
 }

@@ -133,8 +133,22 @@ impl PeakReport {
 
     /// The lowest limit that spares a share of the clients, in thousandths.
     pub fn limit_for(&self, thousandths: u32) -> u32 {
-        let caught = self.clients.len() as u64 * u64::from(1000 - thousandths) / 1000;
-        self.clients.get(caught as usize).map_or(0, |client| client.peak)
+        self.limit_but_for(self.outliers(thousandths))
+    }
+
+    /// The clients that are left when a share of all is spared, in thousandths.
+    pub fn outliers(&self, thousandths: u32) -> usize {
+        (self.clients.len() as u64 * u64::from(1000 - thousandths) / 1000) as usize
+    }
+
+    /// The lowest limit that spares all but so many clients.
+    pub fn limit_but_for(&self, outliers: usize) -> u32 {
+        self.clients.get(outliers).map_or(0, |client| client.peak)
+    }
+
+    /// Those with the highest peaks, at most `count`.
+    pub fn highest(&self, count: usize) -> &[ClientPeak] {
+        &self.clients[..count.min(self.clients.len())]
     }
 
     /// The clients whose peak is above a limit.

@@ -1,7 +1,8 @@
-//! `envoy.service.auth.v3.Authorization`: Envoy describes a request that it has received, and forwards it or answers its
-//! client as told here.
+//! `envoy.service.auth.v3.Authorization`: Envoy describes a request that it has received, and forwards it or sends the
+//! response of this service to its client.
 //!
-//! What a client can write is never an error of the call: Envoy might let the request pass then. It is a denial with 400.
+//! Malformed input of a client is a denial with 400, not an error of the call: Envoy may be configured to let requests pass
+//! on errors.
 
 use std::net::IpAddr;
 
@@ -49,7 +50,7 @@ pub async fn check(
 pub async fn deny(response: &mut Outgoing) -> RequestStatus {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     let problem = ProblemDetails::new(status, "the headers of the request are too long to be checked");
-    send(error_response::problem(problem, ErrorFormat::of(None)), response).await
+    send(error_response::problem(problem, ErrorFormat::Json), response).await
 }
 
 async fn send(answer: FullResponse, response: &mut Outgoing) -> RequestStatus {
@@ -145,7 +146,7 @@ impl<'a> DescribedRequest<'a> {
         let described = self.describe(&mut parts).and_then(|()| snapshot.requested_host(&parts));
         match described {
             Ok(host) => Ok((parts, host)),
-            Err(problem) => Err((problem, ErrorFormat::of(parts.headers.get(ACCEPT)))),
+            Err(problem) => Err((problem, error_response::format(parts.headers.get(ACCEPT)))),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The wire format of Protocol Buffers: the fields of a message are read without copying, and written to a buffer.
 //!
-//! Messages have a handful of known fields, so each is read and written by hand: no code generator, no protoc.
+//! Messages have a handful of known fields, so each is read and written by hand: no code generator, no protoc. prost would
+//! decode text into owned strings first.
 
 use std::borrow::Cow;
 

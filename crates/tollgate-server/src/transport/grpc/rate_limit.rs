@@ -135,6 +135,9 @@ fn write_answer(message: &mut Vec<u8>, request: &RateLimitRequest<'_>, answer: &
             header.put_text(2, value);
         });
     }
+    if let Some(body) = &answer.body {
+        message.put_bytes(5, body.as_bytes());
+    }
     if let Some(violations) = answer.quota_violations() {
         message.put_message(6, |metadata| write_metadata(metadata, request, &violations));
     }

@@ -13,8 +13,9 @@ use hyper::{Method, Request, StatusCode, Uri};
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 
 use super::CallerAccess;
+use crate::caller_auth::RefusedCaller;
 use crate::connection::FullResponse;
-use crate::error_response::{self, ErrorFormat};
+use crate::error_response;
 use crate::gate::{Gate, GateSnapshot};
 use crate::request_head;
 use crate::response::ProblemDetails;
@@ -35,12 +36,12 @@ pub async fn decide(
 ) -> FullResponse {
     let snapshot = gate.snapshot().with_trace(gate.trace(request.headers()));
     if let Err(problem) = require_trusted(&snapshot, peer) {
-        let refused = (Box::default(), problem);
+        let refused = RefusedCaller::without_token(problem);
         access.log_refused(&request, &refused);
-        return refused.1.into();
+        return refused.problem.into();
     }
     let (parts, _body) = request.into_parts();
-    let format = ErrorFormat::of(parts.headers.get(ACCEPT));
+    let format = error_response::format(parts.headers.get(ACCEPT));
     match described_request(parts, &snapshot) {
         Ok((parts, host)) => {
             let mut answer = request_head::decide(gate, &snapshot, &parts, &host, peer).await;

@@ -60,6 +60,14 @@ pub enum Ended {
     NotPlain(Vec<u8>),
 }
 
+/// Doubles a full buffer, up to the longest call: a call that arrives byte by byte is copied a few times, not at each.
+fn grow(input: &mut Vec<u8>) {
+    if input.len() == input.capacity() {
+        let wanted = (2 * input.len()).clamp(IDLE_BYTES, MAX_CALL_BYTES);
+        input.reserve_exact(wanted - input.len());
+    }
+}
+
 /// What the input begins with.
 enum Next {
     /// A call that was answered, and its bytes.
@@ -120,8 +128,7 @@ impl<'s> PlainCalls<'s> {
                 is_body_due = true;
                 deadline = Instant::now() + BODY_TIMEOUT;
             }
-            let wanted = (2 * self.input.len()).clamp(IDLE_BYTES, MAX_CALL_BYTES);
-            self.input.reserve_exact(wanted - self.input.len());
+            grow(&mut self.input);
         }
     }
 
@@ -152,23 +159,23 @@ impl<'s> PlainCalls<'s> {
     }
 
     async fn answer_next(&mut self, from: usize) -> Next {
-        let local_host = &mut self.local_host;
-        let mut is_served = |head: &PlainHead<'_>| is_authorized(self.access, local_host, head);
-        let (length, body, traceparent) = match self.scanner.scan(&self.input[from..]) {
-            Scanned::Call { head, body } if is_served(&head) => {
-                (head.bytes + head.body_bytes, body, head.traceparent)
-            }
-            Scanned::PartialBody(Some(head)) if is_served(&head) => return Next::PartialBody,
-            Scanned::PartialBody(None) => return Next::PartialBody,
+        let scanned = self.scanner.scan(&self.input[from..]);
+        if let Some(head) = scanned.head()
+            && !is_authorized(self.access, &mut self.local_host, head)
+        {
+            return Next::NotPlain;
+        }
+        let (head, body) = match scanned {
+            Scanned::Call { head, body } => (head, body),
             Scanned::PartialHead => return Next::PartialHead,
-            Scanned::Call { .. } | Scanned::PartialBody(Some(_)) | Scanned::NotPlain => {
-                return Next::NotPlain;
-            }
+            Scanned::CompleteHead(_) | Scanned::PartialBody => return Next::PartialBody,
+            Scanned::NotPlain => return Next::NotPlain,
         };
+        let length = head.bytes + head.body_bytes;
         let Ok(check) = CheckRequest::parse(body) else { return Next::NotPlain };
         let snapshot = self.gate.snapshot();
-        let is_logged = snapshot.live.decision_log.is_some();
-        let trace = traceparent.filter(|_| is_logged).and_then(TraceId::parse);
+        let wants_trace = self.gate.wants_traces(&snapshot.live);
+        let trace = head.traceparent.filter(|_| wants_trace).and_then(TraceId::parse);
         let snapshot = snapshot.with_trace(trace);
         let now = self.gate.now();
         let Ok(verdict) = check.decide(self.gate, &snapshot, now).await else { return Next::NotPlain };
@@ -269,5 +276,28 @@ impl CachedDate {
             self.text = httpdate::fmt_http_date(time);
         }
         self.text.as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_arrives_byte_by_byte_is_moved_a_few_times() {
+        let mut input = Vec::with_capacity(IDLE_BYTES);
+        let mut capacities = vec![input.capacity()];
+        while input.len() < MAX_CALL_BYTES {
+            assert!(input.len() < input.capacity(), "there is room to read");
+            input.push(b'x');
+            if input.len() < MAX_CALL_BYTES {
+                grow(&mut input);
+            }
+            if capacities.last() != Some(&input.capacity()) {
+                capacities.push(input.capacity());
+            }
+        }
+        assert!(capacities.len() <= 4, "{capacities:?}");
+        assert_eq!(input.capacity(), MAX_CALL_BYTES);
     }
 }

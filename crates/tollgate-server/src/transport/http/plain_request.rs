@@ -26,16 +26,27 @@ pub enum Scanned<'a> {
         body: &'a [u8],
     },
     PartialHead,
-    /// The head, when it has just been completed.
-    PartialBody(Option<PlainHead<'a>>),
+    /// A head that has just been completed. Its body has not; until then the next scans return [`Scanned::PartialBody`].
+    CompleteHead(PlainHead<'a>),
+    PartialBody,
     NotPlain,
+}
+
+impl<'a> Scanned<'a> {
+    /// The head, if this scan is the first or the last one that sees it whole.
+    pub fn head(&self) -> Option<&PlainHead<'a>> {
+        match self {
+            Scanned::Call { head, .. } | Scanned::CompleteHead(head) => Some(head),
+            Scanned::PartialHead | Scanned::PartialBody | Scanned::NotPlain => None,
+        }
+    }
 }
 
 impl CallScanner {
     /// Looks at the buffer again, which has grown, or begins with another call since the last one was returned.
     pub fn scan<'a>(&mut self, input: &'a [u8]) -> Scanned<'a> {
         if input.len() < self.length {
-            return Scanned::PartialBody(None);
+            return Scanned::PartialBody;
         }
         if self.searched > 0 && !has_head_end(&input[self.searched.saturating_sub(2)..]) {
             self.searched = input.len();
@@ -61,7 +72,7 @@ impl CallScanner {
             }
             None => {
                 self.length = length;
-                Scanned::PartialBody(Some(head))
+                Scanned::CompleteHead(head)
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
@@ -129,6 +131,9 @@ fn answer_json(request: &RateLimitRequest<'_>, answer: &RateLimitAnswer) -> Valu
         answer.headers.iter().map(|(name, value)| json!({ "key": name, "value": value })).collect();
     if !headers.is_empty() {
         json["responseHeadersToAdd"] = headers.into();
+    }
+    if let Some(body) = &answer.body {
+        json["rawBody"] = STANDARD.encode(body.as_bytes()).into();
     }
     if let Some(violations) = answer.quota_violations() {
         json["dynamicMetadata"] = metadata_json(request, &violations);

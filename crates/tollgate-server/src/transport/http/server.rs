@@ -6,12 +6,12 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::plain_calls::{Ended, PlainCalls};
-use super::{CallerAccess, handle};
+use super::{AllowedCallers, CallerAccess, handle};
 use crate::connection::{
     AddressLimiter, ClientSocket, Listener, ResumedStream, Shutdown, WorkerService, default_workers,
     serve_connection, serve_on_workers,
 };
-use crate::gate::Gate;
+use crate::gate::{Gate, HttpAddress};
 
 pub struct HttpServer {
     pub gate: Arc<Gate>,
@@ -25,6 +25,10 @@ pub async fn serve(
     per_address: Arc<AddressLimiter>,
     shutdown: Shutdown,
 ) {
+    if let Some(url) = listener.url() {
+        let needs_token = matches!(server.access.allowed_callers, AllowedCallers::Tokens(_));
+        server.gate.http.set(HttpAddress { url, needs_token }).ok();
+    }
     let serving = serve_on_workers(Arc::new(server), default_workers(), listener, per_address, shutdown);
     if let Err(error) = serving.await {
         tracing::error!("http does not run: {error:#}");

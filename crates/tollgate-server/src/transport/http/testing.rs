@@ -16,7 +16,7 @@ pub fn plain_bodies(stream: &[u8], piece: usize) -> Vec<&[u8]> {
                     bodies.push(body);
                     begin += head.bytes + head.body_bytes;
                 }
-                Scanned::PartialHead | Scanned::PartialBody(_) => break,
+                Scanned::PartialHead | Scanned::CompleteHead(_) | Scanned::PartialBody => break,
                 Scanned::NotPlain => return bodies,
             }
         }

@@ -21,6 +21,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::transport::proxy::accept::sanitize::TrailerFilter;
 use crate::transport::proxy::upstream::server::InFlightGuard;
+use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
 
 /// How long an upstream's 100 is awaited before the body is sent without it (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -45,6 +46,8 @@ pub struct Upload {
     continue_wait: Option<ContinueWait>,
     progress: Option<Arc<UploadProgress>>,
     trailer_filter: Option<Box<TrailerFilter>>,
+    /// The memory of the prefix, until it is sent.
+    reservation: Option<BudgetReservation>,
 }
 
 /// The progress of an upload.
@@ -97,6 +100,7 @@ impl Upload {
             continue_wait: None,
             progress: None,
             trailer_filter: None,
+            reservation: None,
         }
     }
 
@@ -136,8 +140,15 @@ impl Upload {
         &self.prefix
     }
 
+    /// Reserves memory for the bytes that were read ahead, until they are sent; `false` if the budget has too little left.
+    pub fn reserve_prefix(&mut self, budget: &Arc<Budget>) -> bool {
+        let bytes = self.prefix.len();
+        self.reservation.get_or_insert_with(|| BudgetReservation::of(budget)).grow_to(bytes)
+    }
+
     /// Takes the bytes that were read ahead.
     pub fn take_prefix(&mut self) -> Bytes {
+        self.reservation = None;
         self.prefix.split().freeze()
     }
 

@@ -86,7 +86,7 @@ impl ConnectionContext {
         let response = match self.serve(request, snapshot).await {
             Ok(response) => response,
             Err(failure) => self
-                .error_response(failure, ErrorFormat::of(accept.as_ref()), header_style)
+                .error_response(failure, error_response::format(accept.as_ref()), header_style)
                 .map(ResponseBody::Full),
         };
         let status = RequestStatus::Http(response.status());
@@ -143,8 +143,14 @@ impl ConnectionContext {
         let mut upload = Upload::new(body, stall_limits(&parts, &route.config));
         self.sanitize(&mut parts.headers, &mut upload, &route, &snapshot.fields);
         let mut request = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
-        let ProxyDecision { mut verdict, decided_at: at, sticky, sender } =
-            self.decide(&mut request).await.map_err(ForwardError::from)?;
+        let decision = self.decide(&mut request).await;
+        let ProxyDecision { mut verdict, decided_at: at, sticky, sender } = match decision {
+            Ok(decision) => decision,
+            Err(error) => {
+                discard(request);
+                return Err(error.into());
+            }
+        };
         let queue = self.proxy.request_queue.as_ref();
         let status_id = request.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
         if verdict.allowed {
@@ -279,7 +285,7 @@ impl ConnectionContext {
         let (mut response, mut in_flight) = match forwarded {
             Ok(forwarded) => forwarded,
             Err(failure) => {
-                let problem = self.explain(failure, call);
+                let problem = self.problem_and_cancel(failure, call);
                 self.settle(charges, problem.status, &HeaderMap::new());
                 return Err(ExchangeError::Problem(problem));
             }
@@ -334,7 +340,8 @@ impl ConnectionContext {
         let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let ticket = self.proxy.gate.ticket(verdict, decided_at);
-        let mut response = queue.accepted_response(&id, verdict, ticket.as_deref());
+        let format = error_response::format(parts.headers.get(ACCEPT));
+        let mut response = queue.accepted_response(&id, verdict, ticket.as_deref(), format);
         response::write_headers(&mut response, verdict, snapshot.live.headers);
         Ok(response)
     }

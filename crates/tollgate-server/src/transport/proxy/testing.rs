@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::watch;
 use tollgate::internal::hold::{HeldRequest, HoldQueues};
@@ -27,6 +27,7 @@ pub use crate::transport::proxy::accept::framing::BodyLength;
 use crate::transport::proxy::accept::framing::Framing;
 use crate::transport::proxy::accept::hop_by_hop;
 use crate::transport::proxy::accept::sanitize::{RequestOrigin, sanitize_headers};
+use crate::transport::proxy::decide::content_type::FormEncoding;
 use crate::transport::proxy::decide::identify::BodyPrefix;
 pub use crate::transport::proxy::decide::json::{Completeness, fields as json_fields};
 use crate::transport::proxy::exchange::ConnectionContext;
@@ -45,8 +46,10 @@ pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
 
 /// The values of a form's field in the prefix of a body.
 pub fn form_fields(content_type: &str, body: &[u8], name: &str, end: Completeness) -> Vec<String> {
-    let content_type = HeaderValue::from_str(content_type).ok();
-    BodyPrefix::of(content_type.as_ref(), body, end == Completeness::Complete).values(FieldSource::Form, name)
+    let line = HeaderValue::from_str(content_type).ok().map(|line| (CONTENT_TYPE, line));
+    // An ambiguous content type is rejected, so such a form has no fields.
+    let Ok(encoding) = FormEncoding::of(&line.into_iter().collect()) else { return Vec::new() };
+    BodyPrefix { bytes: body, end, encoding }.values(FieldSource::Form, name)
 }
 
 /// The forwarding headers that an upstream gets, from a trusted peer and from one that is not.
@@ -189,7 +192,7 @@ impl Http2Answers {
 
 /// What a client does after it has sent everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Client {
+pub enum AfterSending {
     HangsUp,
     /// Reads until the connection is closed.
     Waits,
@@ -215,7 +218,7 @@ impl Connections {
     }
 
     /// Sends all bytes on one connection; returns the response bytes until it is closed.
-    pub fn converse(&self, bytes: &[u8], then: Client) -> Vec<u8> {
+    pub fn converse(&self, bytes: &[u8], then: AfterSending) -> Vec<u8> {
         self.runtime.block_on(async {
             let (client, server) = duplex(64 << 10);
             let (mut from, mut to) = tokio::io::split(client);
@@ -223,7 +226,7 @@ impl Connections {
             let served = serve_http1(ClientStream::new(server), self.context(), shutdown);
             let write = async {
                 let sent = to.write_all(bytes).await;
-                if then == Client::HangsUp {
+                if then == AfterSending::HangsUp {
                     sent.and(to.shutdown().await).ok();
                 }
             };

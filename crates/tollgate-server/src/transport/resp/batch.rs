@@ -1,6 +1,9 @@
 //! The commands of one read: parsed in order, with the memory of their keys prefetched, then run in order.
 
+use std::io;
+
 use smallvec::SmallVec;
+use tokio::io::AsyncWrite;
 use tollgate::internal::engine::DecisionMode;
 
 use super::check::{Check, write_verdict};
@@ -8,6 +11,7 @@ use super::command::Command;
 use super::frame::Args;
 use super::session::RespSession;
 use super::throttle::{ThrottleCall, write_outcome};
+use super::{MAX_REPLY_BYTES, send};
 use crate::gate::ThrottleCounter;
 
 /// Commands that are decided together.
@@ -15,12 +19,12 @@ const MAX_COMMANDS: usize = 64;
 
 #[derive(Default)]
 pub struct CommandBatch<'a> {
-    commands: SmallVec<[Parsed<'a>; 4]>,
+    commands: SmallVec<[BatchedCommand<'a>; 4]>,
     /// Whether the last command changes how further ones are parsed.
     is_closed: bool,
 }
 
-enum Parsed<'a> {
+enum BatchedCommand<'a> {
     Throttle { call: ThrottleCall<'a>, counter: ThrottleCounter },
     Check(Box<Check<'a>>),
     Other(Command<'a>),
@@ -43,42 +47,56 @@ impl<'a> CommandBatch<'a> {
             let call = ThrottleCall::parse(args).map_err(|error| error.to_string());
             call.map(|call| {
                 let counter = session.server.gate.throttle_counter(session.caller_key(call.key), &call.limit);
-                Parsed::Throttle { call, counter }
+                BatchedCommand::Throttle { call, counter }
             })
         } else if name.eq_ignore_ascii_case(b"tollgate.check") {
             let check = Check::parse(args).map_err(|error| error.to_string());
-            check.map(|check| Parsed::Check(Box::new(check)))
+            check.map(|check| BatchedCommand::Check(Box::new(check)))
         } else {
-            Command::parse(args).map(Parsed::Other).map_err(|error| error.to_string())
+            Command::parse(args).map(BatchedCommand::Other).map_err(|error| error.to_string())
         };
-        self.is_closed =
-            matches!(parsed, Ok(Parsed::Other(Command::Select(_) | Command::Reset | Command::Quit)));
-        self.commands.push(parsed.unwrap_or_else(Parsed::Invalid));
+        self.is_closed = matches!(
+            parsed,
+            Ok(BatchedCommand::Other(
+                Command::Select(_)
+                    | Command::Auth(_)
+                    | Command::Hello { .. }
+                    | Command::Reset
+                    | Command::Quit
+            ))
+        );
+        self.commands.push(parsed.unwrap_or_else(BatchedCommand::Invalid));
     }
 
-    /// Runs the commands in order and writes their replies.
-    pub async fn run(self, session: &mut RespSession<'_>) {
+    /// Runs the commands in order and writes their replies, which are sent once there are many.
+    pub async fn run<S>(self, session: &mut RespSession<'_>, stream: &mut S) -> io::Result<()>
+    where
+        S: AsyncWrite + Unpin,
+    {
         let count = self.commands.len() as u64;
         let mut commands = self.commands.into_iter().peekable();
         while let Some(command) = commands.next() {
             match command {
-                Parsed::Throttle { call, counter } => run_throttle(session, &call, counter).await,
-                Parsed::Check(check) => {
+                BatchedCommand::Throttle { call, counter } => run_throttle(session, &call, counter).await,
+                BatchedCommand::Check(check) => {
                     let mode = check.mode;
-                    let is_like =
-                        |next: &Parsed<'_>| matches!(next, Parsed::Check(next) if next.mode == mode);
+                    let is_like = |next: &BatchedCommand<'_>| matches!(next, BatchedCommand::Check(next) if next.mode == mode);
                     let mut checks = vec![*check];
-                    while let Some(Parsed::Check(next)) = commands.next_if(is_like) {
+                    while let Some(BatchedCommand::Check(next)) = commands.next_if(is_like) {
                         checks.push(*next);
                     }
                     run_checks(session, &checks).await;
                 }
-                Parsed::Other(Command::Del(keys)) => run_del(session, &keys).await,
-                Parsed::Other(command) => session.reply(&command),
-                Parsed::Invalid(error) => session.replies.error(error),
+                BatchedCommand::Other(Command::Del(keys)) => run_del(session, &keys).await,
+                BatchedCommand::Other(command) => session.reply(&command),
+                BatchedCommand::Invalid(error) => session.replies.error(error),
+            }
+            if session.replies.bytes.len() > MAX_REPLY_BYTES {
+                send(stream, session).await?;
             }
         }
         session.count(count);
+        Ok(())
     }
 }
 
@@ -108,9 +126,8 @@ async fn run_checks(session: &mut RespSession<'_>, checks: &[Check<'_>]) {
         Some(DecisionMode::Peek) => gate.peek_batch(&snapshot, &hits, now).await,
         None => Vec::new(),
     };
-    for verdict in &verdicts {
-        let ticket = gate.ticket(verdict, now);
-        write_verdict(&mut session.replies, verdict, ticket);
+    for (check, verdict) in checks.iter().zip(&verdicts) {
+        write_verdict(&mut session.replies, verdict, check.reply, || gate.ticket(verdict, now));
     }
 }
 

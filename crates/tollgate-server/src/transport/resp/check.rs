@@ -1,4 +1,6 @@
-//! `TOLLGATE.CHECK attribute value … [COST n] [PEEK]`: a decision by the rules.
+//! `TOLLGATE.CHECK name value … [COST n] [PEEK] [FULL]`: a decision by the rules.
+//!
+//! Names are the fields of `/v1/check`; others are attributes.
 
 use thiserror::Error;
 use tollgate::Hit;
@@ -12,11 +14,22 @@ use super::reply::Replies;
 use crate::check_bounds::{MAX_COST, MAX_PATH_BYTES, MAX_VALUE_BYTES};
 use crate::response::millis;
 
-const USAGE: &str = "use TOLLGATE.CHECK attribute value [attribute value ...] [COST n] [PEEK]";
+const USAGE: &str = "use TOLLGATE.CHECK name value [name value ...] [COST n] [PEEK] [FULL]";
 
 pub struct Check<'a> {
     pub hit: Hit<'a>,
     pub mode: DecisionMode,
+    pub reply: CheckReply,
+}
+
+/// The form of the reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CheckReply {
+    /// An array of six elements.
+    #[default]
+    Short,
+    /// A map of the fields of the decision API, with the ticket of a denial.
+    Full,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -51,11 +64,16 @@ impl<'a> Check<'a> {
         let mut pairs = Vec::new();
         let mut cost = None;
         let mut mode = DecisionMode::Check;
+        let mut reply = CheckReply::default();
         let mut rest = args.iter().skip(1);
         while let Some(name) = rest.next() {
             let name = text("an attribute", name)?;
             if name.eq_ignore_ascii_case("peek") {
                 mode = DecisionMode::Peek;
+                continue;
+            }
+            if name.eq_ignore_ascii_case("full") {
+                reply = CheckReply::Full;
                 continue;
             }
             let value = rest.next().ok_or_else(|| CheckError::NoValue { name: shown(name) })?;
@@ -84,7 +102,7 @@ impl<'a> Check<'a> {
         let [method, host, path] = [target.method, target.host, target.path].map(Option::unwrap_or_default);
         let hit = Hit::on(method, host, path).cost(parse_cost(cost)?);
         let hit = pairs.into_iter().try_fold(hit, |hit, (name, value)| with_attribute(hit, name, value))?;
-        Ok(Check { hit, mode })
+        Ok(Check { hit, mode, reply })
     }
 }
 
@@ -99,7 +117,12 @@ fn with_attribute<'a>(hit: Hit<'a>, name: &'a str, value: &'a str) -> Result<Hit
     if name == "domain" {
         return Ok(hit.domain(value));
     }
-    Ok(match Attribute::parse(name).map_err(CheckError::Attribute)? {
+    let attribute = match Attribute::parse(name) {
+        Ok(attribute) => attribute,
+        Err(_) if is_attribute_name(name) => return Ok(hit.field(FieldSource::Attr, name, value)),
+        Err(message) => return Err(CheckError::Attribute(message)),
+    };
+    Ok(match attribute {
         Attribute::Ip => hit.ip(parse_ip(value).ok_or_else(bad)?),
         Attribute::Mac => hit.mac(normal::mac(value).ok_or_else(bad)?.into_owned()),
         Attribute::User => hit.user(value),
@@ -115,6 +138,11 @@ fn with_attribute<'a>(hit: Hit<'a>, name: &'a str, value: &'a str) -> Result<Hit
     })
 }
 
+/// Whether this is an attribute of the caller's own. A colon is behind the source of a field, which may be misspelt.
+fn is_attribute_name(name: &str) -> bool {
+    !name.is_empty() && !name.contains(':') && name.len() <= MAX_VALUE_BYTES
+}
+
 fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, CheckError> {
     std::str::from_utf8(bytes).map_err(|_| CheckError::NotText { name: shown(name) })
 }
@@ -124,10 +152,39 @@ fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-/// A map of the verdict's fields, named as in the decision API.
-pub fn write_verdict(replies: &mut Replies, verdict: &EngineVerdict, ticket: Option<String>) {
-    let reported = verdict.reported();
+/// Writes a verdict in the form that was asked for.
+pub fn write_verdict(
+    replies: &mut Replies,
+    verdict: &EngineVerdict,
+    form: CheckReply,
+    ticket: impl FnOnce() -> Option<String>,
+) {
     replies.limited += u64::from(!verdict.allowed);
+    match form {
+        CheckReply::Short => write_short(replies, verdict),
+        CheckReply::Full => write_full(replies, verdict, ticket()),
+    }
+}
+
+/// `[limited, rule, limit, remaining, retry_after_ms, reset_after_ms]`. The wait is -1 if the request is allowed, or if
+/// no wait would help.
+fn write_short(replies: &mut Replies, verdict: &EngineVerdict) {
+    let reported = verdict.reported();
+    replies.array(6);
+    replies.integer((!verdict.allowed).into());
+    optional_text(replies, reported.map(|limit| limit.rule.id.to_string()));
+    optional_text(replies, reported.map(|limit| limit.limit.to_string()));
+    optional_number(replies, reported.map(|limit| limit.remaining()));
+    match verdict.retry_after.filter(|_| !verdict.allowed) {
+        Some(wait) => optional_number(replies, Some(millis(wait))),
+        None => replies.integer(-1),
+    }
+    optional_number(replies, reported.map(|limit| millis(limit.reset_after())));
+}
+
+/// A map of the verdict's fields, named as in the decision API.
+fn write_full(replies: &mut Replies, verdict: &EngineVerdict, ticket: Option<String>) {
+    let reported = verdict.reported();
     replies.map(10);
     replies.bulk(b"allowed");
     replies.boolean(verdict.allowed);

@@ -12,6 +12,9 @@ pub const MAX_ARGS: usize = 1024;
 pub const MAX_ARG_BYTES: usize = 64 << 10;
 /// All bytes of a command.
 pub const MAX_COMMAND_BYTES: usize = 256 << 10;
+/// Before `AUTH`: that and `HELLO` are short.
+const MAX_UNAUTHENTICATED_ARGS: usize = 10;
+const MAX_UNAUTHENTICATED_BYTES: usize = 16 << 10;
 const MAX_INLINE_BYTES: usize = 16 << 10;
 /// A length with its marker: `*1024`.
 const MAX_LENGTH_LINE: usize = 32;
@@ -19,27 +22,55 @@ const MAX_LENGTH_LINE: usize = 32;
 /// The lines of an HTTP request would be inline commands: a page in a browser could run them on a local listener.
 const HTTP_WORDS: [&[u8]; 6] = [b"get", b"post", b"put", b"patch", b"options", b"host:"];
 
+/// Bounds of the commands that a client may send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CommandBounds {
+    args: usize,
+    arg_bytes: usize,
+    command_bytes: usize,
+}
+
+impl CommandBounds {
+    pub const AUTHENTICATED: CommandBounds =
+        CommandBounds { args: MAX_ARGS, arg_bytes: MAX_ARG_BYTES, command_bytes: MAX_COMMAND_BYTES };
+    pub const UNAUTHENTICATED: CommandBounds = CommandBounds {
+        args: MAX_UNAUTHENTICATED_ARGS,
+        arg_bytes: MAX_UNAUTHENTICATED_BYTES,
+        command_bytes: MAX_UNAUTHENTICATED_BYTES,
+    };
+}
+
+impl Default for CommandBounds {
+    fn default() -> CommandBounds {
+        CommandBounds::AUTHENTICATED
+    }
+}
+
 /// Why a request cannot be parsed; the connection is closed after it.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ProtocolError {
     #[error("Protocol error: invalid multibulk length")]
     ArrayLength,
-    #[error("Protocol error: a command has at most {MAX_ARGS} arguments")]
-    TooManyArgs,
+    #[error("Protocol error: a command has at most {0} arguments{when}", when = before_auth(*.0 < MAX_ARGS))]
+    TooManyArgs(usize),
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
     NotBulk(u8),
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
-    #[error("Protocol error: an argument has at most {MAX_ARG_BYTES} bytes")]
-    ArgTooLong,
-    #[error("Protocol error: a command has at most {MAX_COMMAND_BYTES} bytes")]
-    CommandTooLong,
+    #[error("Protocol error: an argument has at most {0} bytes{when}", when = before_auth(*.0 < MAX_ARG_BYTES))]
+    ArgTooLong(usize),
+    #[error("Protocol error: a command has at most {0} bytes{when}", when = before_auth(*.0 < MAX_COMMAND_BYTES))]
+    CommandTooLong(usize),
     #[error("Protocol error: too big inline request")]
     InlineTooLong,
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
     #[error("Protocol error: this is an HTTP request, and the listener expects the Redis protocol")]
     Http,
+}
+
+fn before_auth(is_before: bool) -> &'static str {
+    if is_before { " before AUTH" } else { "" }
 }
 
 /// The arguments of one command.
@@ -76,6 +107,7 @@ impl<'a, 'r> Args<'a, 'r> {
 /// The command that is being received.
 #[derive(Default)]
 pub struct Parser {
+    pub bounds: CommandBounds,
     ranges: Vec<Range<usize>>,
     /// Arguments of the array that are still to come; `None` before its length is known.
     missing: Option<usize>,
@@ -102,8 +134,8 @@ impl Parser {
             let Some(length) = self.length(bytes, ProtocolError::ArrayLength)? else { return Ok(None) };
             // A null array is an empty one.
             let count = usize::try_from(length.max(0)).map_err(|_| ProtocolError::ArrayLength)?;
-            if count > MAX_ARGS {
-                return Err(ProtocolError::TooManyArgs);
+            if count > self.bounds.args {
+                return Err(ProtocolError::TooManyArgs(self.bounds.args));
             }
             self.missing = Some(count);
         }
@@ -127,11 +159,11 @@ impl Parser {
                 }
                 let Some(length) = self.length(bytes, ProtocolError::BulkLength)? else { return Ok(false) };
                 let length = usize::try_from(length).map_err(|_| ProtocolError::BulkLength)?;
-                if length > MAX_ARG_BYTES {
-                    return Err(ProtocolError::ArgTooLong);
+                if length > self.bounds.arg_bytes {
+                    return Err(ProtocolError::ArgTooLong(self.bounds.arg_bytes));
                 }
-                if self.position + length > MAX_COMMAND_BYTES {
-                    return Err(ProtocolError::CommandTooLong);
+                if self.position + length > self.bounds.command_bytes {
+                    return Err(ProtocolError::CommandTooLong(self.bounds.command_bytes));
                 }
                 self.arg_bytes = Some(length);
                 length
@@ -230,7 +262,7 @@ fn split_inline(
     let mut rest = line.trim_ascii();
     while let Some(&first) = rest.first() {
         if ranges.len() == MAX_ARGS {
-            return Err(ProtocolError::TooManyArgs);
+            return Err(ProtocolError::TooManyArgs(MAX_ARGS));
         }
         let start = unquoted.len();
         rest = match first {
@@ -372,15 +404,15 @@ mod tests {
             (&b"*x\r\n"[..], ProtocolError::ArrayLength),
             (b"*1\n$4\r\nPING\r\n", ProtocolError::ArrayLength),
             (b"*99999999999999999999\r\n", ProtocolError::ArrayLength),
-            (b"*1025\r\n", ProtocolError::TooManyArgs),
-            (b"*2147483647\r\n", ProtocolError::TooManyArgs),
+            (b"*1025\r\n", ProtocolError::TooManyArgs(MAX_ARGS)),
+            (b"*2147483647\r\n", ProtocolError::TooManyArgs(MAX_ARGS)),
             (b"*1\r\n*1\r\n", ProtocolError::NotBulk(b'*')),
             (b"*1\r\n:1\r\n", ProtocolError::NotBulk(b':')),
             (b"*1\r\n$-1\r\n", ProtocolError::BulkLength),
             (b"*1\r\n$+4\r\n", ProtocolError::BulkLength),
             (b"*1\r\n$04\r\n", ProtocolError::BulkLength),
             (b"*1\r\n$3\r\nPING\r\n", ProtocolError::BulkLength),
-            (b"*1\r\n$1073741824\r\n", ProtocolError::ArgTooLong),
+            (b"*1\r\n$1073741824\r\n", ProtocolError::ArgTooLong(MAX_ARG_BYTES)),
             (b"*1\r\n$00000000000000000000000000000000000", ProtocolError::BulkLength),
             (b"ping \"a\r\n", ProtocolError::Quotes),
             (b"ping 'a'b\r\n", ProtocolError::Quotes),
@@ -393,7 +425,7 @@ mod tests {
         assert_eq!(read(&[&[b'a'; MAX_INLINE_BYTES + 1]]).1, Some(ProtocolError::InlineTooLong));
         let large = format!("${MAX_ARG_BYTES}\r\n{}\r\n", "x".repeat(MAX_ARG_BYTES));
         let whole = format!("*5\r\n{}", large.repeat(5));
-        assert_eq!(read(&[whole.as_bytes()]).1, Some(ProtocolError::CommandTooLong));
+        assert_eq!(read(&[whole.as_bytes()]).1, Some(ProtocolError::CommandTooLong(MAX_COMMAND_BYTES)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use super::RespServer;
 use super::command::{AuthToken, ClientCommand, Command, TABLE, TableCommand, TableRow};
-use super::frame::Args;
+use super::frame::{Args, CommandBounds};
 use super::reply::{Replies, RespVersion};
 use super::throttle_queue::ThrottleQueue;
 use crate::gate::CallerKey;
@@ -48,6 +48,11 @@ impl<'s> RespSession<'s> {
 
     pub fn is_authenticated(&self) -> bool {
         self.is_authenticated
+    }
+
+    /// How long the next command may be.
+    pub fn command_bounds(&self) -> CommandBounds {
+        if self.is_authenticated { CommandBounds::AUTHENTICATED } else { CommandBounds::UNAUTHENTICATED }
     }
 
     pub fn reject_unauthenticated(&mut self) {

@@ -110,7 +110,7 @@ fn an_admin_address_open_to_others_needs_tokens() {
     let folder = with_tokens();
     let config = folder.write("open.yaml", "listen: { http: off, admin: 0.0.0.0:0 }\ntokens_file: tokens\n");
     let server = Server::start_at(&folder, &config);
-    assert!(server.log().contains("admin listens on 0.0.0.0:"));
+    server.wait_for_log("admin listens on 0.0.0.0:");
 }
 
 /// Every call that changes something, with the least role that it takes.

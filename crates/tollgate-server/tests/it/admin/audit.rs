@@ -43,6 +43,26 @@ fn every_change_is_logged_with_who_when_before_and_after() {
     assert_eq!(send(&server, BOB, "DELETE", "/v1/bans/user:evil", Value::Null).0, 200);
     assert_eq!(send(&server, ANN, "DELETE", "/v1/rules/a", Value::Null).0, 200);
 
+    for (what, versions) in [
+        ("rule", &["0-7", "0-2", "0-1"] as &[_]),
+        ("ban", &["0-6", "0-3"]),
+        ("allow", &["0-4"]),
+        ("enforce", &["0-5"]),
+        ("ramp", &[]),
+    ] {
+        let (status, log) = send(&server, BOB, "GET", &format!("/v1/audit?what={what}"), Value::Null);
+        let found = log["changes"].as_array().expect("a list");
+        let found: Vec<_> = found.iter().filter_map(|change| change["version"].as_str()).collect();
+        assert_eq!((status, found.as_slice(), &log["next"]), (200, versions, &Value::Null), "{what}");
+    }
+    let (_, page) = send(&server, BOB, "GET", "/v1/audit?what=rule&limit=1", Value::Null);
+    assert_eq!((&page["changes"][0]["version"], &page["next"]), (&json!("0-7"), &json!("0-7")));
+    let (_, page) = send(&server, BOB, "GET", "/v1/audit?what=rule&limit=1&before=0-7", Value::Null);
+    assert_eq!(page["changes"][0]["version"], "0-2");
+    for wrong in ["what=rules", "what=rule&item=rule:a"] {
+        assert_eq!(send(&server, BOB, "GET", &format!("/v1/audit?{wrong}"), Value::Null).0, 400, "{wrong}");
+    }
+
     let (status, log) = send(&server, BOB, "GET", "/v1/audit", Value::Null);
     assert_eq!((status, &log["next"]), (200, &Value::Null));
     let changes = log["changes"].as_array().expect("a list");

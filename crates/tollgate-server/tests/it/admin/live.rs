@@ -129,6 +129,8 @@ fn streams_are_bounded_and_closed_ones_make_room() {
         &start == b"HTTP/1.1 200"
     });
     drop(silent);
+    let unknown = server.admin("GET", "/v1/live?scope=fleet", "");
+    assert!(unknown.text().contains("unknown parameter 'scope': there are no parameters"), "{unknown}");
     for wrong in ["x", "-1"] {
         let mut client = tollgate_testkit::Client::to(server.admin);
         assert_eq!(client.request("GET", "/v1/live", &[("last-event-id", wrong)], b"").status, 400);
@@ -198,6 +200,7 @@ fn series_activity_and_decisions_agree() {
     let denied = server.admin("GET", "/v1/decisions?outcome=denied&rule=login&key=ip:192.0.2.1", "").json();
     let first = &denied["decisions"][0];
     assert_eq!((&first["allowed"], &first["reason"]), (&json!(false), &json!("limit")));
+    assert_eq!([&first["limit"], &first["used"], &first["cost"]], [&json!("3/h"), &json!(3), &json!(1)]);
     assert_eq!(server.admin("GET", "/v1/series?rule=none", "").status, 404);
     assert_eq!(server.admin("GET", "/v1/series?from=x", "").status, 400);
 }

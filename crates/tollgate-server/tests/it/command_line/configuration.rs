@@ -6,12 +6,12 @@ use std::process::Stdio;
 
 use serde_json::Value;
 use tollgate_testkit::servers::redis::{Make, Redis};
-use tollgate_testkit::{Folder, Ran, binary, free_port, run, tollgate};
+use tollgate_testkit::{CommandOutput, Folder, binary, free_port, run, tollgate};
 
 use crate::command_line::{Shell, fails, json_of};
 
 /// Runs a command on a configuration in a folder of its own; ports of other tests stay free.
-fn on_config(command: &[&str], text: &str) -> Ran {
+fn on_config(command: &[&str], text: &str) -> CommandOutput {
     let folder = Folder::new();
     let listen = format!(
         "listen: {{ http: 127.0.0.1:{}, grpc: off, resp: off, admin: 127.0.0.1:{} }}\n",
@@ -54,6 +54,67 @@ upstreams: [http://127.0.0.1:1]\nproxy: { tls: { cert: a.pem, key: b.pem } }\n";
     let ran = on_config(&["config", "check"], "rules: [{ id: a, limt: 5/m }]\nlog_keys: some\n");
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(ran.stdout.contains("tollgate.yaml line 2") && ran.stdout.contains("log_keys"), "{ran:?}");
+}
+
+/// `config check` and `doctor` said that a server would start which did not: for each setting that a start opens, all
+/// three have the same verdict, and no listener is bound before it.
+#[test]
+fn a_check_finds_everything_that_a_start_stops_at() {
+    let folder = Folder::new();
+    folder.write("file", "");
+    std::fs::create_dir(folder.path("folder")).expect("a folder");
+    let port = free_port();
+    let admin = format!("admin: 127.0.0.1:{port}");
+    for (setting, message, settings) in [
+        ("rules_db", "there is no folder", "rules_db: sqlite:nowhere/x.db"),
+        ("rules_db", "file is not a folder", "rules_db: sqlite:file/x.db"),
+        ("rules_db", "is a folder", "rules_db: sqlite:folder"),
+        ("queue", "there is no folder", "upstreams: [http://127.0.0.1:1]\nqueue: { file: nowhere/q.db }"),
+        ("queue", "is a folder", "upstreams: [http://127.0.0.1:1]\nqueue: { file: folder }"),
+        ("decision_log.to", "there is no folder", "decision_log: { to: nowhere/x }"),
+        ("decision_log.to", "is a folder", "decision_log: { to: folder }"),
+        ("envoy_config", "nowhere", "envoy_config: nowhere/"),
+        (
+            "proxy.upstream_tls",
+            "ca.pem",
+            "upstreams: [https://127.0.0.1:1]\nproxy: { upstream_tls: { ca: ca.pem } }",
+        ),
+        ("fleet.token_file", "No such file", "fleet: { token_file: nowhere }"),
+        ("counters", "nowhere", "counters: redis://127.0.0.1:1?password_file=nowhere"),
+        ("counters", "ca.pem", "counters: rediss://127.0.0.1:1?ca=ca.pem"),
+        ("rules_db", "nowhere", "rules_db: postgres://a@127.0.0.1:1/b?password_file=nowhere"),
+        ("rules_db", "ca.pem", "rules_db: postgres://a@127.0.0.1:1/b?sslmode=verify-full&sslrootcert=ca.pem"),
+        ("store_secret_file", "cannot be read", "counters: redis://127.0.0.1:1\nstore_secret_file: nowhere"),
+        ("listen.http", "there is no folder", "listen: { http: unix:nowhere/s, ADMIN }"),
+        ("listen.http", "is not a socket", "listen: { http: unix:file, ADMIN }"),
+        ("listen.grpc", "not an address of this machine", "listen: { grpc: '192.0.2.1:8081', ADMIN }"),
+    ] {
+        let listen = "listen: { http: 127.0.0.1:0, grpc: off, resp: off, proxy: 127.0.0.1:0, ADMIN }";
+        let listen = if settings.starts_with("listen") { "" } else { listen };
+        let text = format!("{settings}\n{listen}\n").replace("ADMIN", &admin);
+        folder.write("tollgate.yaml", &text);
+        let of = |command: &[&str]| run(binary().current_dir(folder.root()).args(command));
+        for command in [&["config", "check", "--offline"][..], &["doctor"]] {
+            let ran = of(command);
+            assert_eq!(ran.code, Some(3), "{settings}: {ran:?}");
+            let error = ran.stdout.lines().filter(|line| line.starts_with("error "));
+            let error: Vec<_> =
+                error.filter(|line| line.contains(setting) && line.contains(message)).collect();
+            assert_eq!(error.len(), 1, "{settings}: {ran:?}");
+        }
+        let served = of(&["serve"]);
+        fails(&served, 3, &["tollgate.yaml", setting, message]);
+        assert!(!served.stderr.contains("listens on"), "{served:?}");
+        assert!(!served.stderr.contains("chmod"), "other permissions would break a folder: {served:?}");
+    }
+}
+
+#[test]
+fn a_setting_without_effect_says_what_it_needs() {
+    let ran = on_config(&["config", "check"], "advertise: https://a.example\nrules_db: none\nnodes: 3\n");
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("advertise      has no effect without rules_db"), "{ran:?}");
+    assert!(ran.stdout.contains("nodes          has no effect without counters on a server"), "{ran:?}");
 }
 
 #[test]
@@ -152,7 +213,10 @@ fn variables_are_replaced_in_the_file_and_a_missing_one_is_named() {
     let ran = run(command.env("TG_MEMORY", "8MiB").env("TG_LIMIT", "5/m").args(["rules", "check", file]));
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let ran = run(binary().env("TG_MEMORY", "8MiB").args(["rules", "check", file]));
-    fails(&ran, 3, &["tollgate.yaml:3:", "the variable TG_LIMIT is not set"]);
+    fails(&ran, 3, &["tollgate.yaml:3:", "the variable TG_LIMIT is not set", "1 problem\n"]);
+    let ran =
+        on_config(&["rules", "check", "tollgate.yaml"], "counters: '${TG_STORE}'\nlog_keys: '${TG_LOG}'\n");
+    fails(&ran, 3, &["TG_STORE is not set", "TG_LOG is not set", "2 problems\n"]);
     let list = folder.write("list.yaml", "- { id: a, limit: '${TG_LIMIT}' }\n");
     let ran =
         run(binary().env("TG_LIMIT", "5/m").args(["rules", "check", list.to_str().expect("a plain path")]));
@@ -186,7 +250,7 @@ fn a_configuration_is_read_from_stdin() {
     let mut child = command.spawn().expect("it starts");
     child.stdin.take().expect("a pipe").write_all(b"rules: [{ id: a, limit: 5/m }]").expect("it reads");
     let done = child.wait_with_output().expect("it ends");
-    assert_eq!(String::from_utf8_lossy(&done.stdout), "-: valid, 1 rule\n");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "stdin: valid, 1 rule\n");
 }
 
 #[test]
@@ -212,8 +276,50 @@ fn doctor_examines_a_redis_server() {
     let refused = finding(&report, "counters");
     assert_eq!((code, &refused["severity"]), (Some(4), &Value::from("unreachable")), "{report}");
     assert!(refused["fix"].as_str().is_some_and(|fix| fix.contains("docs/stores.md")), "{report}");
+    let detail = refused["detail"].as_str().unwrap_or_default();
+    assert!(
+        detail.contains("refused: NOPERM") && detail.contains("'script|load'"),
+        "it names what is missing: {detail}"
+    );
+    assert!(!detail.contains("reached"), "it was reached: {detail}");
     redis.command(&["ACL", "SETUSER", "listed", "+config|get"]);
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     let (_, report) = doctor("listed");
     assert_eq!(finding(&report, "redis eviction")["severity"], "warning", "{report}");
+}
+
+/// Runs the server in a folder of its own, with a configuration on stdin.
+fn serve_from_stdin(text: &str, folder: &Folder) -> std::process::Child {
+    let mut command = binary();
+    command.args(["serve", "-c", "-"]).current_dir(folder.path(""));
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut server = spawned.expect("it starts");
+    let mut stdin = server.stdin.take().expect("a pipe");
+    stdin.write_all(text.as_bytes()).expect("it reads");
+    server
+}
+
+#[test]
+fn the_server_reads_its_configuration_from_stdin() {
+    use std::io::{BufRead, BufReader};
+    let folder = Folder::new();
+    let invalid =
+        serve_from_stdin("rules: [{ id: a, limit: x }]", &folder).wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&invalid.stderr);
+    assert_eq!(invalid.status.code(), Some(3), "{error}");
+    assert!(error.starts_with("stdin:1:"), "{error}");
+
+    let text = "listen: { http: 127.0.0.1:0, grpc: off, resp: off, admin: 127.0.0.1:0 }\nrules: [{ id: a, limit: 5/m }]\n";
+    let mut server = serve_from_stdin(text, &folder);
+    let mut log = BufReader::new(server.stderr.take().expect("a pipe")).lines().map_while(Result::ok);
+    assert!(log.any(|line| line.contains("1 rule in force")), "it starts");
+    let signal = |name: &str| {
+        let id = server.id().to_string();
+        assert!(std::process::Command::new("kill").args([name, &id]).status().expect("kill").success());
+    };
+    signal("-HUP");
+    assert!(log.any(|line| line.contains("came from stdin and cannot be read again")), "its rules stay");
+    signal("-TERM");
+    drop(log);
+    assert_eq!(server.wait().expect("it ends").code(), Some(0));
 }

@@ -36,6 +36,37 @@ fn apply_prints_the_result_for_each_rule() {
 }
 
 #[test]
+fn one_rollback_reverts_a_whole_apply() {
+    let shell = Shell::start();
+    shell.done(&["rules", "apply", &shell.file("two.yaml", TWO)]);
+    let before = shell.done(&["rules", "export"]);
+    shell.done(&["rules", "apply", "--replace", "--yes", &shell.file("three.yaml", THREE)]);
+    let history = shell.done(&["rules", "history"]);
+    let heads: Vec<_> = history.lines().filter(|line| line.starts_with("version")).collect();
+    assert_eq!(heads.len(), 2, "two applies: {history}");
+    assert!(
+        heads[0].starts_with("version 0-5, by local, ")
+            && heads[0].ends_with(": 1 created, 1 changed, 1 deleted")
+    );
+    assert!(history.contains("  ~ rule one\n") && history.contains("  - rule two\n"), "{history}");
+    let own = shell.done(&["rules", "history", "one", "--limit", "1"]);
+    assert!(own.starts_with("version 0-3, part of 0-5, by local"), "{own}");
+
+    let rehearsed = shell.done(&["rules", "rollback", "0-5", "--dry-run"]);
+    assert!(rehearsed.starts_with("1 created, 1 changed, 1 deleted\n"), "{rehearsed}");
+    let reverted = shell.done(&["rules", "rollback", "0-3"]);
+    assert!(
+        reverted.starts_with("version 0-8, reverts 0-5: 1 created, 1 changed, 1 deleted\n"),
+        "{reverted}"
+    );
+    assert_eq!(shell.done(&["rules", "export"]), before);
+    fails(&shell.admin(&["rules", "rollback", "0-5"]), 1, &["nothing is left to revert of change 0-5"]);
+    shell.done(&["rules", "rollback", "0-8"]);
+    let only = shell.done(&["rules", "rollback", "0-11", "--only"]);
+    assert!(only.starts_with("version 0-12, reverts 0-11\n"), "{only}");
+}
+
+#[test]
 fn diff_shows_rule_by_rule_and_its_exit_code_says_whether_anything_differs() {
     let shell = Shell::start();
     let two = shell.file("two.yaml", TWO);

@@ -1,10 +1,10 @@
 //! `tollgate simulate` and `tollgate suggest`: what they print about a log, and how they end.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tollgate_testkit::{Folder, binary, tollgate};
+use tollgate_testkit::{Folder, binary, run, tollgate};
 
 use crate::command_line::{fails, json_of};
 
@@ -41,7 +41,7 @@ impl Files {
         self.folder.path(name).to_str().expect("a plain path").to_owned()
     }
 
-    fn simulate(&self, args: &[&str]) -> tollgate_testkit::Ran {
+    fn simulate(&self, args: &[&str]) -> tollgate_testkit::CommandOutput {
         let files = [self.path("access.log"), self.path("new.yaml")];
         tollgate(&[&["simulate", &files[0], "-c", &files[1]], args].concat())
     }
@@ -185,6 +185,46 @@ fn suggested_limits_spare_most_clients_and_name_the_others() {
     assert!(printed.stdout.contains("1/10s") && printed.stdout.contains("ip:10.0.3.249"), "{printed:?}");
     fails(&tollgate(&["suggest", &log, "--by", "nose"]), 2, &["--by nose"]);
     fails(&tollgate(&["suggest", &log, "--window", "soon"]), 2, &["a period"]);
+    let line = |n: u32| if n.is_multiple_of(5) { line(59, n % 60) } else { line(n % 59, n % 60) };
+    files.folder.write("few.log", (0..300).map(line).collect::<String>());
+    let few = tollgate(&["suggest", &files.path("few.log")]);
+    assert!(few.stdout.contains("59 of 60 clients") && few.stdout.contains("highest peaks:"), "{few:?}");
+    assert!(few.stdout.contains("ip:10.0.0.59") && few.stderr.contains("too few for 99 %"), "{few:?}");
     let none = tollgate(&["suggest", &log, "--by", "user"]);
     assert!(none.stderr.contains("1029 requests without user left out"), "{none:?}");
+}
+
+/// Checks the sums of all parts, decompresses the dots, and prints the size and the colours in use.
+const READ_PNG: &str = r"
+import struct, sys, zlib
+data = open(sys.argv[1], 'rb').read()
+assert data[:8] == b'\x89PNG\r\n\x1a\n'
+at, parts = 8, {}
+while at < len(data):
+    length, kind = struct.unpack('>I4s', data[at:at + 8])
+    body = data[at + 8:at + 8 + length]
+    assert struct.unpack('>I', data[at + 8 + length:at + 12 + length])[0] == zlib.crc32(kind + body)
+    parts[kind] = body
+    at += 12 + length
+width, height = struct.unpack('>II', parts[b'IHDR'][:8])
+rows = zlib.decompress(parts[b'IDAT'])
+assert len(rows) == (width + 1) * height
+above, used = bytes(width), set()
+for n in range(height):
+    assert rows[n * (width + 1)] == 2
+    row = rows[n * (width + 1) + 1:(n + 1) * (width + 1)]
+    above = bytes((dot + up) % 256 for dot, up in zip(row, above))
+    used |= set(above)
+print(width, height, *sorted(used))
+";
+
+#[test]
+fn a_plot_is_drawn_as_png_where_the_file_is_named_so() {
+    let files = Files::new();
+    let plot = files.path("plot.png");
+    assert_eq!(files.simulate(&["--plot", &plot]).code, Some(0));
+    let read = run(Command::new("python3").args(["-c", READ_PNG, &plot]));
+    assert_eq!((read.code, read.stdout.trim()), (Some(0), "2000 700 0 1 2 3 4 5"), "{read:?}");
+    assert!(std::fs::metadata(&plot).is_ok_and(|file| file.len() < 100_000), "it is compressed");
+    fails(&files.simulate(&["--plot", "plot.jpg"]), 2, &[".svg or .png"]);
 }

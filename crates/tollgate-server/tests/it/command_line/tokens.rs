@@ -1,6 +1,6 @@
 //! Tokens: from the environment or a file that it names, and what a role may do.
 
-use tollgate_testkit::{Folder, Ran, Server, binary, run};
+use tollgate_testkit::{CommandOutput, Folder, Server, binary, run};
 
 use crate::command_line::{RULES, fails};
 
@@ -14,7 +14,7 @@ fn guarded() -> Server {
     Server::start_in(&folder)
 }
 
-fn with(server: &Server, variable: (&str, &str), args: &[&str]) -> Ran {
+fn with(server: &Server, variable: (&str, &str), args: &[&str]) -> CommandOutput {
     let url = format!("http://{}", server.admin);
     run(binary().args(args).args(["--admin", &url]).env(variable.0, variable.1))
 }

@@ -67,6 +67,26 @@ rules:
 }
 
 #[test]
+fn a_denial_is_answered_as_the_rule_says() {
+    let server = Server::start(
+        "rules: [{ id: all, limit: 1/d,
+  deny: { body: '{\"e\":1}', content_type: application/json, retry_after_max: 9s } }]",
+    );
+    let client = GrpcClient::to(server.grpc);
+    assert_eq!(status(&client, "203.0.113.9", http("GET", "/")), 200);
+    let answer: CheckResponse =
+        client.call(CHECK, described("203.0.113.9", http("GET", "/"))).expect("an answer");
+    let denied = answer.denied_response.expect("a denial");
+    assert_eq!(denied.body, "{\"e\":1}");
+    let header = |name: &str| {
+        let headers = denied.headers.iter().filter_map(|option| option.header.as_ref());
+        headers.filter(|header| header.key == name).map(|header| header.value.as_str()).collect::<Vec<_>>()
+    };
+    assert_eq!((header("content-type"), header("retry-after")), (vec!["application/json"], vec!["9"]));
+    assert_eq!(header("tollgate-ticket").len(), 1);
+}
+
+#[test]
 fn what_a_client_can_write_is_a_denial_and_not_an_error_of_the_call() {
     let server = Server::start("rules: [{ id: a, key: ip, limit: 100/s }]");
     let client = GrpcClient::to(server.grpc);

@@ -18,6 +18,7 @@ pub struct GrpcClient {
     pub runtime: Runtime,
     pub channel: Channel,
     pub token: Option<String>,
+    pub traceparent: Option<&'static str>,
 }
 
 impl GrpcClient {
@@ -25,7 +26,7 @@ impl GrpcClient {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
         let channel = runtime.block_on(channel.connect()).expect("the listener accepts");
-        GrpcClient { runtime, channel, token: None }
+        GrpcClient { runtime, channel, token: None, traceparent: None }
     }
 
     pub fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, Status>
@@ -37,6 +38,9 @@ impl GrpcClient {
         if let Some(token) = &self.token {
             let value = format!("Bearer {token}").parse().expect("a header");
             request.metadata_mut().insert("authorization", value);
+        }
+        if let Some(traceparent) = self.traceparent {
+            request.metadata_mut().insert("traceparent", traceparent.parse().expect("a header"));
         }
         self.runtime.block_on(async {
             let mut client = tonic::client::Grpc::new(self.channel.clone());

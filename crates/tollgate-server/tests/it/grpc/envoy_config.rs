@@ -178,6 +178,23 @@ fn a_limit_in_quota_mode_is_reported_and_passes() {
 }
 
 #[test]
+fn the_ticket_of_a_limit_of_the_files_is_explained() {
+    let (server, _client) = start("");
+    let entry = json!({ "entries": [{ "key": "remote_address", "value": "50.0.0.5" }] });
+    let body = json!({ "domain": "shop", "descriptors": [entry] });
+    let denied = server.request("POST", "/json", body.to_string());
+    assert_eq!(denied.status, 429, "{denied}");
+    let headers = denied.json()["responseHeadersToAdd"].as_array().expect("headers").clone();
+    let is_ticket = |header: &&serde_json::Value| {
+        header["key"].as_str().is_some_and(|key| key.eq_ignore_ascii_case("tollgate-ticket"))
+    };
+    let ticket = &headers.iter().find(is_ticket).expect("a ticket")["value"];
+    let explained = server.admin("POST", "/v1/explain", json!({ "ticket": ticket }).to_string()).json();
+    assert_eq!(explained["steps"][0]["source"], "envoy_config", "{explained}");
+    assert!(!explained.to_string().contains("no rule with this id"), "{explained}");
+}
+
+#[test]
 fn a_limit_replaces_another_of_the_same_request() {
     let (_server, client) = start("");
     let both: &[&[(&str, &str)]] = &[&[("kind", "read")], &[("endpoint", "list")]];

@@ -44,6 +44,8 @@ pub struct RateLimitResponse {
     pub statuses: Vec<DescriptorStatus>,
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<Entry>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub raw_body: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -167,8 +169,16 @@ pub struct CheckResponse {
 pub struct DeniedResponse {
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
+    #[prost(message, repeated, tag = "2")]
+    pub headers: Vec<HeaderOption>,
     #[prost(string, tag = "3")]
     pub body: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct HeaderOption {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<Entry>,
 }
 
 #[derive(Clone, Copy, PartialEq, prost::Message)]

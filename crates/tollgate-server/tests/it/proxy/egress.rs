@@ -49,6 +49,21 @@ fn each_value_of_the_key_has_its_own_limit() {
 }
 
 #[test]
+fn requests_go_below_the_path_of_the_url_and_to_no_other_listener() {
+    let api = Api::echo();
+    let gateway = egress(&format!("{}/base/v1/", api.url()), &["--limit", "100/s"]);
+    assert_eq!(get(&gateway, "/a?b=c", &[]).status, 200);
+    assert_eq!(api.last().line, "GET /base/v1/a?b=c HTTP/1.1");
+    assert_eq!(get(&gateway, "/../admin", &[]).status, 400);
+    assert_eq!(get(&gateway, "/%2e%2e/admin", &[]).status, 400);
+    assert_eq!(api.received().len(), 1);
+    let (ended, log) = gateway.stop();
+    assert!(ended.success());
+    let listeners = log.lines().filter(|line| line.contains(" listens on ")).count();
+    assert_eq!(listeners, 1, "{log}");
+}
+
+#[test]
 fn the_api_gets_the_request_as_it_was_sent_and_its_own_host() {
     let api = Api::echo();
     let gateway = egress(&api.url(), &["--limit", "100/s"]);
@@ -276,11 +291,12 @@ fn bad_arguments_are_explained() {
     let to = "https://api.example.com";
     for (args, words) in [
         (vec!["--to", "api.example.com"], "https://HOST"),
-        (vec!["--to", "https://api.example.com/v1"], "path"),
+        (vec!["--to", "https://api.example.com/v1?key=secret"], "has a query"),
+        (vec!["--to", "https://api.example.com/../v1"], "not valid"),
         (vec!["--to", to, "--limit", "5/fortnight"], "--limit: unknown unit 'fortnight'"),
         (vec!["--to", to, "--limit", "5/s", "--algorithm", "magic"], "magic"),
         (vec!["--to", to, "--limit", "5/s", "--key", "ip"], "header:NAME"),
-        (vec!["--to", to, "--limit", "5/s", "--listen", "0.0.0.0:9090"], "--allow-remote"),
+        (vec!["--to", to, "--limit", "5/s", "--listen", "0.0.0.0:8001"], "--allow-remote"),
         (vec!["--to", to, "--limit", "5/s", "--store", "mysql://h"], "unknown store 'mysql'"),
         (vec!["--to", to, "--limit", "5/s", "--ca", "missing.pem"], "missing.pem"),
         (vec!["--to", to, "--burst", "5"], "--limit"),
@@ -301,6 +317,6 @@ fn an_address_that_others_can_reach_is_warned_about() {
     let gateway = Server::run(&Folder::new(), &mut command);
     gateway.wait_for_log("other machines can call");
     let local = std::net::SocketAddr::from(([127, 0, 0, 1], gateway.proxy.port()));
-    let answer = Client::to(local).request("GET", "/", &[("host", "gateway.internal:9090")], b"");
+    let answer = Client::to(local).request("GET", "/", &[("host", "gateway.internal:8001")], b"");
     assert_eq!(answer.status, 200);
 }

@@ -11,7 +11,7 @@ rules:
   - { id: form, match: POST /form, key: 'form:user', limit: 1/h }
 ";
 
-fn post(server: &Server, path: &str, body: &[u8]) -> u16 {
+pub fn post(server: &Server, path: &str, body: &[u8]) -> u16 {
     Client::to(server.proxy).request("POST", path, &[], body).status
 }
 
@@ -142,7 +142,7 @@ fn a_body_is_read_only_for_rules_that_match() {
     assert_eq!(client.answer().text(), "body");
 }
 
-const AMBIGUOUS: &str = "identity: { email: json:email }
+pub const AMBIGUOUS: &str = "identity: { email: json:email }
 rules:
   - { id: login, match: POST /login, key: email, limit: 3/h }
   - { id: number, match: POST /number, key: 'json:id', limit: 3/h }
@@ -153,7 +153,7 @@ rules:
 ";
 
 /// How many of six requests pass that carry another decoy each.
-fn passed(send: impl Fn(usize) -> u16) -> usize {
+pub fn passed(send: impl Fn(usize) -> u16) -> usize {
     (0..6).map(send).filter(|status| *status == 200).count()
 }
 

@@ -143,10 +143,8 @@ fn a_response_never_reaches_another_client() {
 
 #[test]
 fn settings_of_the_proxy_follow_the_file() {
-    let (first, second) = (
-        Api::saying("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1"),
-        Api::saying("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n2"),
-    );
+    let first = Api::saying("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1");
+    let second = Api::saying("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n2");
     let server: Server = in_front_of(&first, "");
     assert_eq!(get(&server, "/", &[]).text(), "1");
     server.folder.configure(&format!("upstreams: ['{}']\n", second.url()));

@@ -15,8 +15,17 @@ use tollgate_testkit::{Client, Folder, Server, eventually, free_port, run};
 use crate::proxy::api::Api;
 use crate::proxy::{get, in_front_of};
 
-/// A certificate for localhost that signs itself.
+/// A certificate for localhost that signs itself, of a server.
 pub fn certificate(folder: &Folder, name: &str) {
+    self_signed(folder, name, "CA:FALSE");
+}
+
+/// A certificate for localhost that signs itself, of an authority.
+pub fn authority_certificate(folder: &Folder, name: &str) {
+    self_signed(folder, name, "CA:TRUE");
+}
+
+fn self_signed(folder: &Folder, name: &str, constraint: &str) {
     let cert = folder.path(&format!("{name}.pem"));
     let key = folder.path(&format!("{name}.key"));
     let mut command = Command::new("openssl");
@@ -37,7 +46,7 @@ pub fn certificate(folder: &Folder, name: &str) {
         "-addext",
         "subjectAltName=DNS:localhost,IP:127.0.0.1",
         "-addext",
-        "basicConstraints=critical,CA:FALSE",
+        &format!("basicConstraints=critical,{constraint}"),
     ]);
     command.arg("-keyout").arg(key).arg("-out").arg(cert);
     assert_eq!(run(&mut command).code, Some(0));

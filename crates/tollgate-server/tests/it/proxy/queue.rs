@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tollgate_testkit::{Answer, Client, Server, eventually, tollgate};
+use tollgate_testkit::{Answer, Client, Folder, Server, eventually, tollgate};
 
 use crate::proxy::api::Api;
 use crate::proxy::{get, in_front_of};
@@ -254,6 +254,29 @@ pub fn check_bounds(store: &str) {
 #[test]
 fn a_queue_in_a_file_is_bounded_in_bytes_and_for_each_sender() {
     check_bounds("");
+}
+
+/// Each request to a queue that is broken was a line of the log.
+#[test]
+fn failures_of_the_queue_are_logged_at_a_bounded_rate() {
+    let api = Api::echo();
+    let folder = Folder::new();
+    folder.configure(&format!("upstreams: ['{}']\n{STUCK}", api.url()));
+    let server = Server::start_in(&folder);
+    assert_eq!(post(&server, "one").status, 200);
+    assert_eq!(post(&server, "two").status, 202);
+    let file = rusqlite::Connection::open(folder.path("tollgate-queue.db")).expect("the queue's file");
+    file.busy_timeout(Duration::from_secs(20)).expect("set");
+    file.execute_batch("DROP TABLE sender").expect("dropped");
+    let start = Instant::now();
+    for n in 0..200 {
+        assert_eq!(post(&server, &format!("job {n}")).status, 503);
+    }
+    let windows = start.elapsed().as_secs() / 10 + 2;
+    let (_, log) = server.stop();
+    let lines = log.matches("a request could not be queued").count() as u64;
+    assert!(lines > 0 && lines <= 60 * windows, "{lines} lines in {windows} windows");
+    assert!(log.contains("more of these are counted, not logged"), "{log}");
 }
 
 #[test]

@@ -220,7 +220,7 @@ fn without_a_copy_open_lets_everything_but_the_files_rules_pass_and_says_so() {
         (&report["status"], &report["protection"], &report["rules_db"]["source"]),
         (&json!("impaired"), &json!("partial"), &json!("none"))
     );
-    assert!(node.log().contains("on_rules_error: open"), "{}", node.log());
+    node.wait_for_log("on_rules_error: open");
     let ready = node.admin("GET", "/readyz", "");
     assert_eq!((ready.status, &ready.json()["rules_from"]), (200, &json!("none")), "{ready}");
     assert!(node.admin("GET", "/metrics", "").text().contains("tollgate_rules_source{source=\"none\"} 1\n"));
@@ -231,12 +231,14 @@ fn without_a_copy_open_lets_everything_but_the_files_rules_pass_and_says_so() {
 }
 
 #[test]
-fn an_sqlite_file_that_cannot_be_opened_keeps_the_listeners_closed() {
+fn an_sqlite_file_that_cannot_be_read_keeps_the_listeners_closed() {
     let folder = Folder::new();
-    let (node, [http, _]) = waiting_node(&folder, "rules_db: sqlite:later/rules.db");
+    let damaged = "this is not a database, but it is long enough to be looked at";
+    let file = folder.write_private("rules.db", damaged);
+    let (node, [http, _]) = waiting_node(&folder, "rules_db: sqlite:rules.db");
     node.wait_for_log("on_rules_error: closed");
     assert_eq!((node.admin("GET", "/readyz", "").status, accepts(http)), (503, false));
-    std::fs::create_dir(folder.path("later")).expect("a folder");
+    std::fs::remove_file(file).expect("it is removed");
     eventually("it is ready", || node.admin("GET", "/readyz", "").status == 200);
     assert!(accepts(http));
 }

@@ -28,7 +28,7 @@ impl Editor {
     }
 
     fn try_edit_as(&self, name: &str, at: Time, edits: Vec<Edit>) -> Result<Vec<ItemChange>, DbError> {
-        self.runtime.block_on(self.db.edit(Author { name: name.to_owned(), at }, edits))
+        self.runtime.block_on(self.db.edit(Author::new(name, at), edits))
     }
 
     /// Edits as another author, at another time.

@@ -4,22 +4,29 @@
 //! fit would do that with every attempt and starve callers whose costs do fit. So it adds once, is denied, and then
 //! reads first. An entry decides nothing: it selects between one round trip and two.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counters in the table.
-const MAX_COUNTERS: usize = 100_000;
+use crate::recent_map::RecentMap;
+
+/// Counters in each generation of the table.
+const MAX_COUNTERS: usize = 50_000;
 
 /// For each counter, the lowest cost that is read first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DeniedCosts {
-    least: Mutex<HashMap<String, u64>>,
+    least: Mutex<RecentMap<String, u64>>,
+}
+
+impl Default for DeniedCosts {
+    fn default() -> DeniedCosts {
+        DeniedCosts { least: Mutex::new(RecentMap::new(MAX_COUNTERS)) }
+    }
 }
 
 impl DeniedCosts {
     /// Whether a cost is likely to be denied, so that it is read first.
     pub fn is_likely_denied(&self, name: &str, cost: u64) -> bool {
-        self.lock().get(name).is_some_and(|least| *least <= cost)
+        self.lock().get_mut(name).is_some_and(|least| *least <= cost)
     }
 
     pub fn record_denied(&self, name: &str, cost: u64) {
@@ -28,11 +35,10 @@ impl DeniedCosts {
             *least = cost.min(*least);
             return;
         }
-        // Each counter is denied once more before it reads first.
-        let old = (costs.len() >= MAX_COUNTERS).then(|| std::mem::take(&mut *costs));
-        costs.insert(name.to_owned(), cost);
+        // Each forgotten counter is denied once more before it reads first.
+        let forgotten = costs.insert(name.to_owned(), cost);
         drop(costs);
-        drop(old); // without the lock: it is large
+        drop(forgotten); // without the lock: it is large
     }
 
     /// Raises the threshold above `cost`. A higher cost may still not fit, and continues to read first.
@@ -42,7 +48,7 @@ impl DeniedCosts {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+    fn lock(&self) -> MutexGuard<'_, RecentMap<String, u64>> {
         self.least.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,10 +71,16 @@ mod tests {
         assert!(!costs.is_likely_denied("a", 500));
     }
 
+    /// A regression: a full table was cleared, after which every counter was added to and denied once more.
     #[test]
-    fn the_table_is_bounded() {
+    fn a_full_table_keeps_the_counters_in_use() {
         let costs = DeniedCosts::default();
-        (0..=MAX_COUNTERS).for_each(|n| costs.record_denied(&n.to_string(), 1));
-        assert!(costs.lock().len() <= MAX_COUNTERS);
+        for n in 0..=4 * MAX_COUNTERS {
+            costs.record_denied(&n.to_string(), 1);
+            if n.is_multiple_of(MAX_COUNTERS / 2) {
+                assert!(costs.is_likely_denied("0", 1), "forgotten after {n} others");
+            }
+        }
+        assert!(!costs.is_likely_denied("1", 1));
     }
 }

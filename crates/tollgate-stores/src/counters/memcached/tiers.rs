@@ -99,11 +99,11 @@ impl TierSums {
         let real_cost = item.unit_cost.saturating_mul(real_cost);
         match real_cost.checked_sub(item.grant.cost) {
             Some(0) => Ok(()),
-            Some(more) => target.owe(more, timing).await,
+            Some(more) => target.add_debt(more, timing).await,
             None if step < target.oldest_step() => Ok(()),
             None => {
-                let takes = target.subtracts(step, item.grant.cost - real_cost);
-                target.server.execute(takes, timing.deadline).await.map(|_| ())
+                let subtracts = target.subtracts(step, item.grant.cost - real_cost);
+                target.server.execute(subtracts, timing.deadline).await.map(|_| ())
             }
         }
     }
@@ -191,7 +191,7 @@ impl TierTarget<'_> {
     }
 
     /// Adds a cost that became known too late to deny it; the debt is at most one capacity.
-    async fn owe(&self, more: u64, timing: CallTiming) -> Result<(), StoreError> {
+    async fn add_debt(&self, more: u64, timing: CallTiming) -> Result<(), StoreError> {
         let max_sum = self.limit.rate().count().saturating_mul(2);
         let amount = more.min(max_sum);
         if amount == 0 {

@@ -187,8 +187,8 @@ impl Windows {
         if !counts {
             return Ok(());
         }
-        let take = MemcachedCommand::Subtract { key: target.key(charged), amount };
-        let reply = target.server.execute_one(take, timing.deadline).await?;
+        let subtract = MemcachedCommand::Subtract { key: target.key(charged), amount };
+        let reply = target.server.execute_one(subtract, timing.deadline).await?;
         self.closed.forget(target.name);
         parse_count(target.server, Some(reply)).map(|_| ())
     }

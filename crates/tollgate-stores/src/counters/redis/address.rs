@@ -195,6 +195,12 @@ impl FromStr for RedisAddress {
 }
 
 impl RedisAddress {
+    /// Whether the files of its passwords can be read.
+    pub fn check_files(&self) -> Result<(), String> {
+        self.credentials.read_password()?;
+        self.sentinel_credentials.read_password().map(drop)
+    }
+
     fn read_options(&mut self, query: &str) -> Result<(), RedisAddressError> {
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));

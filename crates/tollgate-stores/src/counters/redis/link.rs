@@ -18,7 +18,7 @@ use super::dial::{CONNECT_TIMEOUT, OwnedConnection, RedisConnectOptions, dial_st
 use super::resp::{RedisReply, encode_command};
 use super::sentinels::{Primary, Sentinels};
 use crate::counters::StoreError;
-use crate::counters::breaker::{Breaker, ServerHealth};
+use crate::counters::breaker::{Breaker, ServerHealth, unusable};
 
 /// A server that missed a deadline and does not reply to `PING` for this long is unreachable.
 const PING_TIMEOUT: Duration = Duration::from_millis(500);
@@ -170,7 +170,7 @@ impl RedisLink {
     }
 
     pub(super) fn unreachable(&self, reason: String) -> StoreError {
-        StoreError::Unreachable { server: self.shared.server.clone(), reason }
+        unusable(self.shared.server.clone(), reason)
     }
 }
 

@@ -125,7 +125,7 @@ pub(super) fn past(connection: &Connection) -> Result<Vec<ChangeLogEntry>, CopyE
         let PastRow { version, name, before, after, at } = former?;
         let change = ItemChange { item: ItemId::rule(&name), version, previous: None, text: after };
         let at = Time::from_nanos(at.unsigned_abs());
-        Ok(ChangeLogEntry { change, before, author: String::new(), at, undoes: None })
+        Ok(ChangeLogEntry { change, before, author: String::new(), at, undoes: None, note: None, set: None })
     });
     logged.collect()
 }

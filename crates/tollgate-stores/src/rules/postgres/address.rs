@@ -9,7 +9,8 @@ use tokio_postgres::Config;
 use tokio_postgres::config::SslMode;
 use tollgate::internal::request::percent::{self, Plus};
 
-use super::tls::CertificateCheck;
+use super::tls::{CertificateCheck, PgTls};
+use crate::password_file;
 use crate::rules::DbError;
 
 const MAX_NODES: usize = 16;
@@ -43,6 +44,14 @@ impl PostgresAddress {
             *path = folder.join(&*path);
         }
         self
+    }
+
+    /// Whether the certificates and the password can be read.
+    pub fn check_files(&self) -> Result<(), String> {
+        if let Some(trust) = self.trust {
+            PgTls::new(trust, self.root.as_deref())?;
+        }
+        self.password_file.as_deref().map_or(Ok(()), |path| password_file::read(path).map(drop))
     }
 }
 

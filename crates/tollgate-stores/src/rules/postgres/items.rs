@@ -45,7 +45,8 @@ pub(super) async fn page(
     page: &PageQuery,
 ) -> Result<Vec<StoredItem>, PgFailure> {
     let PageQuery { kind, after, limit, .. } = page;
-    let ((from, to), limit) = (page.range(), i64::try_from(*limit).unwrap_or(i64::MAX));
+    let (from, to) = page.range();
+    let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
     if *kind == ItemKind::Rule {
         let sql = format!(
             "SELECT {RULE_COLUMNS} FROM tollgate.rule WHERE id > $1 AND id >= $2 AND id < $3 ORDER BY id LIMIT $4"

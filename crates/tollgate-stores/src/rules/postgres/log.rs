@@ -8,8 +8,9 @@ use tollgate::Time;
 
 use super::connection::PgFailure;
 use super::items::item;
+use crate::rules::change_set::OpenSet;
 use crate::rules::plan::{self, Candidate, Pruned};
-use crate::rules::{Author, ChangeFeed, ChangeLogEntry, DbError, ItemChange, ItemId, Version};
+use crate::rules::{Author, ChangeFeed, ChangeLogEntry, ChangeSet, DbError, ItemChange, ItemId, Version};
 
 /// Channel of change notifications.
 pub(super) const CHANNEL: &str = "tollgate_rules";
@@ -60,14 +61,18 @@ async fn read_last_version(client: &impl GenericClient) -> Result<Version, tokio
 
 pub(super) async fn append(
     client: &impl GenericClient,
-    author: &Author,
+    set: &mut OpenSet<'_>,
     changes: &[ItemChange],
-    undoes: Option<Version>,
 ) -> Result<(), PgFailure> {
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else { return Ok(()) };
-    let at = i64::try_from(author.at.nanos()).unwrap_or(i64::MAX);
-    let sql = "INSERT INTO tollgate.author (first, who, at, undoes) VALUES ($1, $2, $3, $4)";
-    client.execute(sql, &[&first.version.packed(), &author.name, &at, &undoes.map(Version::packed)]).await?;
+    if set.first.is_none() {
+        set.first = Some(first.version);
+        let Author { name, at, note } = set.author;
+        let at = i64::try_from(at.nanos()).unwrap_or(i64::MAX);
+        let undoes = set.undoes.map(Version::packed);
+        let sql = "INSERT INTO tollgate.author (first, who, at, undoes, note) VALUES ($1, $2, $3, $4, $5)";
+        client.execute(sql, &[&first.version.packed(), name, &at, &undoes, note]).await?;
+    }
     for chunk in changes.chunks(CHUNK) {
         let versions: Vec<i64> = chunk.iter().map(|change| change.version.packed()).collect();
         let kinds: Vec<i16> = chunk.iter().map(|change| change.item.kind as i16).collect();
@@ -81,6 +86,38 @@ pub(super) async fn append(
     }
     client.execute("SELECT pg_notify($1, $2)", &[&CHANNEL, &last.version.to_string()]).await?;
     Ok(())
+}
+
+/// Records where a set ends.
+pub(super) async fn close(client: &impl GenericClient, set: &OpenSet<'_>) -> Result<(), PgFailure> {
+    let Some(ChangeSet { first, last, created, changed, deleted }) = set.finished() else { return Ok(()) };
+    let [created, changed, deleted] =
+        [created, changed, deleted].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
+    let sql =
+        "UPDATE tollgate.author SET last = $2, created = $3, changed = $4, deleted = $5 WHERE first = $1";
+    client.execute(sql, &[&first.packed(), &last.packed(), &created, &changed, &deleted]).await?;
+    Ok(())
+}
+
+/// The entries of a set after a version, in their order.
+pub(super) async fn entries_of(
+    client: &impl GenericClient,
+    set: &ChangeSet,
+    after: Option<Version>,
+    limit: usize,
+) -> Result<Vec<ChangeLogEntry>, PgFailure> {
+    let from = after.map_or(set.first.packed(), |after| after.packed() + 1);
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let sql = format!("{SELECT_LOG} WHERE log.v >= $1 AND log.v <= $2 ORDER BY log.v LIMIT $3");
+    let rows = client.query(&sql, &[&from, &set.last.packed(), &limit]).await?;
+    Ok(rows.iter().map(read_entry).collect::<Result<_, _>>()?)
+}
+
+/// Whether no entry of a set was pruned.
+pub(super) async fn is_whole(client: &impl GenericClient, set: &ChangeSet) -> Result<bool, PgFailure> {
+    let sql = "SELECT count(*) FROM tollgate.log WHERE v >= $1 AND v <= $2";
+    let count: i64 = client.query_one(sql, &[&set.first.packed(), &set.last.packed()]).await?.get(0);
+    Ok(count.unsigned_abs() == set.changes())
 }
 
 /// The changes after a version, if this database has that version. A standby may not have it yet.
@@ -176,7 +213,8 @@ pub(super) async fn prune_automatic_bans(
 }
 
 const SELECT_LOG: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
-        (SELECT earlier.body FROM tollgate.log AS earlier WHERE earlier.v = log.previous)
+        (SELECT earlier.body FROM tollgate.log AS earlier WHERE earlier.v = log.previous),
+        note, first, last, created, changed, deleted
     FROM tollgate.log
     JOIN tollgate.author ON author.first = (SELECT max(first) FROM tollgate.author WHERE first <= log.v)";
 
@@ -222,6 +260,8 @@ fn read_entry(row: &Row) -> Result<ChangeLogEntry, DbError> {
         at: Time::from_nanos(row.get::<_, i64>(6).unsigned_abs()),
         undoes: row.get::<_, Option<i64>>(7).map(Version::from_packed),
         before: row.get(8),
+        note: row.get(9),
+        set: ChangeSet::from_columns(row.get(10), row.get(11), [row.get(12), row.get(13), row.get(14)]),
     })
 }
 

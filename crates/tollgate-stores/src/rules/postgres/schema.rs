@@ -6,11 +6,11 @@ use super::connection::error_text;
 use crate::rules::DbError;
 
 /// Advisory lock held during migrations; an arbitrary number that other programs are unlikely to use.
-const MIGRATION_LOCK: i64 = 0x746f_6c6c_6761_7465;
+pub(super) const MIGRATION_LOCK: i64 = 0x746f_6c6c_6761_7465;
 
 /// Each migrates the schema to the next version. Names are ordered by their bytes, as in SQLite, whatever the server's
 /// collation.
-const MIGRATIONS: [&str; 2] = [TABLES, PRUNED];
+const MIGRATIONS: [&str; 3] = [TABLES, PRUNED, CHANGE_SETS];
 
 const TABLES: &str = r#"
     CREATE SCHEMA tollgate;
@@ -35,6 +35,19 @@ const TABLES: &str = r#"
 const PRUNED: &str = "
     CREATE TABLE tollgate.pruned (floor bigint NOT NULL, scanned bigint NOT NULL);
     INSERT INTO tollgate.pruned VALUES (0, 0);
+";
+
+/// An author of several changes has the last one and their numbers; the ramp of a guarded apply has a row.
+const CHANGE_SETS: &str = "
+    ALTER TABLE tollgate.author ADD COLUMN note text, ADD COLUMN last bigint, ADD COLUMN created bigint,
+        ADD COLUMN changed bigint, ADD COLUMN deleted bigint;
+    CREATE TABLE tollgate.ramp (
+        id text PRIMARY KEY, revision bigint NOT NULL, change bigint NOT NULL, owner text NOT NULL,
+        lease_until bigint NOT NULL, state text NOT NULL
+    );
+    CREATE TABLE tollgate.ramp_count (
+        ramp text NOT NULL, node text NOT NULL, counts text NOT NULL, PRIMARY KEY (ramp, node)
+    );
 ";
 
 pub(super) async fn migrate(client: &mut Client) -> Result<(), DbError> {

@@ -11,8 +11,11 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use tollgate::Time;
 
 use super::items;
+use crate::rules::change_set::OpenSet;
 use crate::rules::plan::{self, Candidate, CurrentItems, Pruned};
-use crate::rules::{Author, ChangeFeed, ChangeLogEntry, DbError, ItemChange, ItemId, ItemKind, Version};
+use crate::rules::{
+    Author, ChangeFeed, ChangeLogEntry, ChangeSet, DbError, ItemChange, ItemId, ItemKind, Version,
+};
 
 pub(super) fn last_version(connection: &Connection) -> Result<Version, DbError> {
     let mut query = connection.prepare_cached("SELECT coalesce(max(v), 0) FROM log")?;
@@ -22,17 +25,20 @@ pub(super) fn last_version(connection: &Connection) -> Result<Version, DbError> 
 /// Logs changes before they are applied: `current` is what they replace.
 pub(super) fn append(
     connection: &Connection,
-    author: &Author,
+    set: &mut OpenSet<'_>,
     changes: &[ItemChange],
     current: &CurrentItems,
-    undoes: Option<Version>,
 ) -> Result<(), DbError> {
     let Some(first) = changes.first() else { return Ok(()) };
-    let at = i64::try_from(author.at.nanos()).unwrap_or(i64::MAX);
-    connection.execute(
-        "INSERT INTO author (first, who, at, undoes) VALUES (?1, ?2, ?3, ?4)",
-        params![first.version.packed(), author.name, at, undoes.map(Version::packed)],
-    )?;
+    if set.first.is_none() {
+        set.first = Some(first.version);
+        let Author { name, at, note } = set.author;
+        let at = i64::try_from(at.nanos()).unwrap_or(i64::MAX);
+        connection.execute(
+            "INSERT INTO author (first, who, at, undoes, note) VALUES (?1, ?2, ?3, ?4, ?5)",
+            params![first.version.packed(), name, at, set.undoes.map(Version::packed), note],
+        )?;
+    }
     let sql = "INSERT INTO log (v, kind, name, previous, body, before) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let mut insert = connection.prepare_cached(sql)?;
     for ItemChange { item, version, previous, text } in changes {
@@ -42,6 +48,34 @@ pub(super) fn append(
         insert.execute(params![version.packed(), item.kind as i16, item.name, previous, after, before])?;
     }
     Ok(())
+}
+
+/// Records where a set ends.
+pub(super) fn close(connection: &Connection, set: &OpenSet<'_>) -> Result<(), DbError> {
+    let Some(ChangeSet { first, last, created, changed, deleted }) = set.finished() else { return Ok(()) };
+    let sql = "UPDATE author SET last = ?2, created = ?3, changed = ?4, deleted = ?5 WHERE first = ?1";
+    connection.execute(sql, params![first.packed(), last.packed(), created, changed, deleted])?;
+    Ok(())
+}
+
+/// The entries of a set after a version, in their order.
+pub(super) fn entries_of(
+    connection: &Connection,
+    set: &ChangeSet,
+    after: Option<Version>,
+    limit: usize,
+) -> Result<Vec<ChangeLogEntry>, DbError> {
+    let from = after.map_or(set.first.packed(), |after| after.packed() + 1);
+    let sql = format!("{SELECT_LOG} WHERE log.v >= ?1 AND log.v <= ?2 ORDER BY log.v LIMIT ?3");
+    let mut query = connection.prepare_cached(&sql)?;
+    with_texts(connection, query.query_map(params![from, set.last.packed(), limit], read_entry)?)
+}
+
+/// Whether no entry of a set was pruned.
+pub(super) fn is_whole(connection: &Connection, set: &ChangeSet) -> Result<bool, DbError> {
+    let sql = "SELECT count(*) FROM log WHERE v >= ?1 AND v <= ?2";
+    let count: u64 = connection.query_row(sql, [set.first.packed(), set.last.packed()], |row| row.get(0))?;
+    Ok(count == set.changes())
 }
 
 /// The changes after a version, if this file has that version.
@@ -151,7 +185,8 @@ fn fill_text(connection: &Connection, change: &mut ItemChange) -> Result<(), DbE
 }
 
 const SELECT_LOG: &str = "SELECT log.v, kind, name, previous, body, who, at, undoes,
-        coalesce(before, (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous))
+        coalesce(before, (SELECT earlier.body FROM log AS earlier WHERE earlier.v = log.previous)),
+        note, first, last, created, changed, deleted
     FROM log JOIN author ON author.first = (SELECT max(first) FROM author WHERE first <= log.v)";
 
 pub(super) fn find(connection: &Connection, version: Version) -> Result<Option<ChangeLogEntry>, DbError> {
@@ -207,6 +242,8 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<ChangeLogEntry> {
         at: Time::from_nanos(at.unsigned_abs()),
         undoes: row.get::<_, Option<i64>>(7)?.map(Version::from_packed),
         before: row.get(8)?,
+        note: row.get(9)?,
+        set: ChangeSet::from_columns(row.get(10)?, row.get(11)?, [row.get(12)?, row.get(13)?, row.get(14)?]),
     })
 }
 

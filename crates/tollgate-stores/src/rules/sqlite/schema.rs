@@ -16,7 +16,7 @@ const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(500);
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(5);
 
 /// Each migrates the schema to the next version.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     TABLES,
     // A rule's text is stored once: the log has what each change replaced, and the table the current text.
     "ALTER TABLE log ADD COLUMN before TEXT;
@@ -27,6 +27,19 @@ const MIGRATIONS: [&str; 3] = [
     // Up to `floor` entries may be missing; up to `scanned` automatic bans are removed.
     "CREATE TABLE pruned (floor INTEGER NOT NULL, scanned INTEGER NOT NULL);
     INSERT INTO pruned VALUES (0, 0);",
+    // An author of several changes has the last one and their numbers; the ramp of a guarded apply has a row.
+    "ALTER TABLE author ADD COLUMN note TEXT;
+    ALTER TABLE author ADD COLUMN last INTEGER;
+    ALTER TABLE author ADD COLUMN created INTEGER;
+    ALTER TABLE author ADD COLUMN changed INTEGER;
+    ALTER TABLE author ADD COLUMN deleted INTEGER;
+    CREATE TABLE ramp (
+        id TEXT PRIMARY KEY, revision INTEGER NOT NULL, change INTEGER NOT NULL, owner TEXT NOT NULL,
+        lease_until INTEGER NOT NULL, state TEXT NOT NULL
+    ) WITHOUT ROWID;
+    CREATE TABLE ramp_count (
+        ramp TEXT NOT NULL, node TEXT NOT NULL, counts TEXT NOT NULL, PRIMARY KEY (ramp, node)
+    ) WITHOUT ROWID;",
 ];
 
 const TABLES: &str = "

@@ -16,12 +16,14 @@ use tollgate_stores::rules::{
 use crate::rules_db::killed;
 use crate::rules_db::mirror::Mirror;
 
+pub use super::sets::*;
+
 pub async fn open(address: &str) -> RulesDb {
     RulesDb::open(address, Path::new(".")).await.expect("the database opens")
 }
 
 pub fn author(name: &str) -> Author {
-    Author { name: name.to_owned(), at: Time::from_secs(1_800_000_000) }
+    Author::new(name, Time::from_secs(1_800_000_000))
 }
 
 pub fn rule(id: &str, requests: u64) -> RuleText {
@@ -34,7 +36,7 @@ async fn put(db: &RulesDb, id: &str, requests: u64, expected: Precondition) -> R
     Ok(changes[0].version)
 }
 
-async fn text_of(db: &RulesDb, id: &str) -> Option<String> {
+pub async fn text_of(db: &RulesDb, id: &str) -> Option<String> {
     db.get(ItemId::rule(id)).await.expect("it can be read").map(|stored| stored.text)
 }
 
@@ -287,7 +289,7 @@ pub async fn bans_that_are_over_are_removed_in_small_batches(address: &str) {
 
 pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_everything_again(address: &str) {
     let db = open(address).await;
-    let at = |second: u64| Author { name: "ann".to_owned(), at: Time::from_secs(second) };
+    let at = |second: u64| Author::new("ann", Time::from_secs(second));
     let rules = |from: u64, requests: u64| {
         (from..from + 10)
             .map(move |n| Edit::rule(rule(&format!("r{n}"), requests), Precondition::Any))
@@ -331,7 +333,7 @@ pub async fn an_old_log_is_pruned_in_batches_and_nodes_that_are_behind_read_ever
 
 pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes_on(address: &str) {
     let db = open(address).await;
-    let by = |name: &str, second: u64| Author { name: name.to_owned(), at: Time::from_secs(second) };
+    let by = |name: &str, second: u64| Author::new(name, Time::from_secs(second));
     let key = |n: u64| Key::parse(&format!("user:{n}")).expect("a key");
     let banned = |n: u64| Edit::ban(&key(n), &ban(Time::MAX), Precondition::Any);
     let put = |n: u64| Edit::rule(rule(&format!("r{n}"), 5), Precondition::Any);

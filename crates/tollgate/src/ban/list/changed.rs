@@ -32,8 +32,8 @@ impl BanList {
     }
 
     /// Records bans again that were taken but not written.
-    pub(crate) fn note_all_changed(&self, prints: impl Iterator<Item = Fingerprint>) {
-        prints.for_each(|fingerprint| self.note_changed(fingerprint));
+    pub(crate) fn note_all_changed(&self, fingerprints: impl Iterator<Item = Fingerprint>) {
+        fingerprints.for_each(|fingerprint| self.note_changed(fingerprint));
     }
 
     /// The bans that have changed since the last call, and whether some were lost.

@@ -161,9 +161,9 @@ fn a_lookup_probes_as_often_with_many_bans_as_with_one() {
         let looked = Cell::new(0);
         let front = list.read_view.load();
         let value = |attribute: &Attribute| (*attribute == Attribute::User).then_some(Cow::Borrowed(name));
-        front.kinds.find(&list.secret, "203.0.113.9".parse().ok(), value, |print, _| {
+        front.kinds.find(&list.secret, "203.0.113.9".parse().ok(), value, |fingerprint, _| {
             probed.set(probed.get() + 1);
-            looked.set(looked.get() + usize::from(front.filter.may_contain(print)));
+            looked.set(looked.get() + usize::from(front.filter.may_contain(fingerprint)));
             None::<()>
         });
         (probed.get(), looked.get())

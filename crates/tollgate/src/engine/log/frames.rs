@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::codec::{Decoder, Encoder, checksum_of};
 use crate::engine::log::Chunk;
-use crate::engine::snapshot::{LOG_VERSION, MAGIC, SnapshotError};
+use crate::engine::saved_state::{LOG_VERSION, MAGIC, SavedStateError};
 use crate::fingerprint::Secret;
 
 /// The length and the checksum before a chunk.
@@ -66,19 +66,19 @@ pub(crate) struct Opened<'a> {
 }
 
 /// Reads the header.
-pub(crate) fn open(bytes: &[u8]) -> Result<Opened<'_>, SnapshotError> {
+pub(crate) fn open(bytes: &[u8]) -> Result<Opened<'_>, SavedStateError> {
     let mut from = Decoder::new(bytes);
     let mut read = || {
         from.raw::<{ MAGIC.len() + size_of_val(&LOG_VERSION) }>()?;
         let header = (from.word()?, from.raw()?, from.text()?);
         Some((header, from.word()?))
     };
-    let ((file, secret, hash), checksum) = read().ok_or(SnapshotError::Checksum)?;
+    let ((file, secret, hash), checksum) = read().ok_or(SavedStateError::Checksum)?;
     let length = MAGIC.len() + 3 * size_of::<u64>() + Secret::LEN + hash.len();
     if checksum_of((0, 0), &bytes[..length]) != checksum {
-        return Err(SnapshotError::Checksum);
+        return Err(SavedStateError::Checksum);
     }
-    let secret = Secret::of_saved(secret, hash).ok_or(SnapshotError::Hash)?;
+    let secret = Secret::of_saved(secret, hash).ok_or(SavedStateError::Hash)?;
     let frames = Frames { file, count: 0 };
     Ok(Opened { secret, frames, bytes, at: length + size_of::<u64>() })
 }

@@ -84,13 +84,13 @@ impl<'e> Replay<'e> {
     }
 
     fn read_ban(&mut self, from: &mut Decoder<'_>) -> Option<()> {
-        let print = from.word()?;
+        let fingerprint = from.word()?;
         let key = Key::parse(from.text()?).ok()?;
         let reason = from.text()?.to_owned();
         let source = BanSource::parse(from.text()?)?;
         let until = Time::from_nanos(from.word()?);
         let strikes = u32::try_from(from.word()?).ok()?;
-        self.bans.insert(print, (key, Ban { until, reason, source, strikes }));
+        self.bans.insert(fingerprint, (key, Ban { until, reason, source, strikes }));
         Some(())
     }
 

@@ -139,7 +139,7 @@ impl EngineCore {
             Stage::Bans { part } if part >= BanList::PARTS => Stage::Offenders { row: 0 },
             Stage::Bans { part } => {
                 let bans = self.bans.part(part, out.now());
-                bans.iter().for_each(|(print, key, ban)| write_ban(*print, key, ban, out));
+                bans.iter().for_each(|(fingerprint, key, ban)| write_ban(*fingerprint, key, ban, out));
                 Stage::Bans { part: part + 1 }
             }
             Stage::Offenders { row } => {
@@ -200,13 +200,14 @@ impl EngineCore {
     }
 
     fn write_changed_bans(&self, out: &mut Chunks<'_, '_>) -> io::Result<()> {
-        let (prints, lost) = self.bans.take_changed();
+        let (fingerprints, lost) = self.bans.take_changed();
         self.changes_lost(lost);
-        let write = |print, out: &mut Chunks<'_, '_>| match self.bans.by_fingerprint(print, out.now()) {
-            Some((print, key, ban)) => write_ban(print, &key, &ban, out),
-            None => out.record(Record::NoBan).word(print.0),
-        };
-        write_each(prints, out, write, |rest| self.bans.note_all_changed(rest))
+        let write =
+            |fingerprint, out: &mut Chunks<'_, '_>| match self.bans.by_fingerprint(fingerprint, out.now()) {
+                Some((fingerprint, key, ban)) => write_ban(fingerprint, &key, &ban, out),
+                None => out.record(Record::NoBan).word(fingerprint.0),
+            };
+        write_each(fingerprints, out, write, |rest| self.bans.note_all_changed(rest))
     }
 
     fn write_changed_offenders(&self, out: &mut Chunks<'_, '_>) -> io::Result<()> {
@@ -297,9 +298,9 @@ fn write_track(rule: &str, key: Fingerprint, track: &Track, out: &mut Chunks<'_,
     SavedTrack::write(key, track, out.record(Record::Track));
 }
 
-fn write_ban(print: Fingerprint, key: &Key, ban: &Ban, out: &mut Chunks<'_, '_>) {
+fn write_ban(fingerprint: Fingerprint, key: &Key, ban: &Ban, out: &mut Chunks<'_, '_>) {
     let out = out.record(Record::Ban);
-    out.word(print.0);
+    out.word(fingerprint.0);
     out.text(&key.to_string());
     out.text(&ban.reason);
     out.text(ban.source.name());

@@ -124,7 +124,9 @@ fn ten_thousand_callers_are_served_in_order_at_the_rate() {
     let served = Rc::new(RefCell::new(Vec::new()));
     let mut executor = Executor::new(&limiter, &timers);
     for n in 0..CALLERS {
-        let (limiter, timers, served) = (&limiter, &timers, Rc::clone(&served));
+        let limiter = &limiter;
+        let timers = &timers;
+        let served = Rc::clone(&served);
         executor.spawn(async move {
             limiter.until_ready("key", sleep(limiter, timers)).await.expect("it is served");
             served.borrow_mut().push(n);
@@ -150,7 +152,9 @@ fn a_caller_that_gives_up_leaves_no_trace() {
     let served = Rc::new(RefCell::new(Vec::new()));
     let mut executor = Executor::new(&limiter, &timers);
     for n in 0..5 {
-        let (limiter, timers, served) = (&limiter, &timers, Rc::clone(&served));
+        let limiter = &limiter;
+        let timers = &timers;
+        let served = Rc::clone(&served);
         executor.spawn(async move {
             limiter.until_ready("key", sleep(limiter, timers)).await.expect("it is served");
             served.borrow_mut().push(n);
@@ -178,7 +182,9 @@ fn a_deadline_ends_the_wait_first_in_the_queue_or_not() {
     let results = Rc::new(RefCell::new(Vec::new()));
     let mut executor = Executor::new(&limiter, &timers);
     for max_wait in [SECOND * 10, SECOND, SECOND / 2, SECOND * 10] {
-        let (limiter, timers, results) = (&limiter, &timers, Rc::clone(&results));
+        let limiter = &limiter;
+        let timers = &timers;
+        let results = Rc::clone(&results);
         executor.spawn(async move {
             let result = limiter.until_ready_within("key", max_wait, sleep(limiter, timers)).await;
             results.borrow_mut().push((max_wait.as_millis(), result));
@@ -192,7 +198,9 @@ fn a_deadline_ends_the_wait_first_in_the_queue_or_not() {
     executor.advance(SECOND);
     assert_eq!(results.borrow()[3], (10_000, Ok(())));
     // The wait of the first is known: it fails at once.
-    let (limiter, timers, results) = (&limiter, &timers, Rc::clone(&results));
+    let limiter = &limiter;
+    let timers = &timers;
+    let results = Rc::clone(&results);
     executor.spawn(async move {
         let result = limiter.until_ready_within("key", SECOND / 2, sleep(limiter, timers)).await;
         results.borrow_mut().push((500, result));
@@ -208,7 +216,9 @@ fn keys_do_not_wait_for_each_other() {
     let served = Rc::new(Cell::new(0));
     let mut executor = Executor::new(&limiter, &timers);
     for key in ["ann", "ann", "bob"] {
-        let (limiter, timers, served) = (&limiter, &timers, Rc::clone(&served));
+        let limiter = &limiter;
+        let timers = &timers;
+        let served = Rc::clone(&served);
         executor.spawn(async move {
             limiter.until_ready(key, sleep(limiter, timers)).await.expect("it is served");
             served.set(served.get() + 1);
@@ -225,7 +235,9 @@ fn a_leaky_bucket_is_waited_for_outside() {
     let served = Rc::new(Cell::new(0));
     let mut executor = Executor::new(&limiter, &timers);
     for _ in 0..4 {
-        let (limiter, timers, served) = (&limiter, &timers, Rc::clone(&served));
+        let limiter = &limiter;
+        let timers = &timers;
+        let served = Rc::clone(&served);
         executor.spawn(async move {
             limiter.until_ready("key", sleep(limiter, timers)).await.expect("it is served");
             served.set(served.get() + 1);

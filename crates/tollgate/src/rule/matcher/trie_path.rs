@@ -20,13 +20,27 @@ pub(super) mod flags {
     pub(in super::super) const OPEN_METHOD: u32 = 1 << 6;
     /// Of a leaf: see [`RulePrecedence`](super::RulePrecedence).
     pub(in super::super) const COMMON: u32 = 1;
-    pub(in super::super) const GENERAL: u32 = 1 << 1;
-    pub(in super::super) const OWN: u32 = 1 << 2;
+    pub(in super::super) const PER_USER: u32 = 1 << 1;
+    pub(in super::super) const SINGLE_USER: u32 = 1 << 2;
 }
 
 /// A node is the hash of its path; the index stores it under [`TrieNode::hash`].
 #[derive(Clone, Copy)]
 pub(super) struct TrieNode(u64);
+
+/// Distinguishes the nodes after a node that are not literal segments.
+#[derive(Clone, Copy)]
+enum NodeTag {
+    Param = 1,
+    /// Leaves; those of an exact or open-ended path are also distinguished by method.
+    Pathless,
+    Exact,
+    OpenEnded,
+    /// Lists behind a leaf, by [`RulePrecedence`]; those of single users are also distinguished by user.
+    Common,
+    PerUser,
+    SingleUser,
+}
 
 impl TrieNode {
     pub(super) const ANY_HOST: TrieNode = TrieNode(0x243f_6a88_85a3_08d3);
@@ -45,32 +59,32 @@ impl TrieNode {
     }
 
     pub(super) fn param(self) -> TrieNode {
-        self.tagged(1)
+        self.tagged(NodeTag::Param)
     }
 
     pub(super) fn pathless(self) -> TrieNode {
-        self.tagged(2)
+        self.tagged(NodeTag::Pathless)
     }
 
     pub(super) fn exact(self, method: Option<&str>) -> TrieNode {
-        self.tagged(3).text(method.unwrap_or_default())
+        self.tagged(NodeTag::Exact).text(method.unwrap_or_default())
     }
 
     pub(super) fn open_ended(self, method: Option<&str>) -> TrieNode {
-        self.tagged(4).text(method.unwrap_or_default())
+        self.tagged(NodeTag::OpenEnded).text(method.unwrap_or_default())
     }
 
     pub(super) fn common(self) -> TrieNode {
-        self.tagged(5)
+        self.tagged(NodeTag::Common)
     }
 
-    pub(super) fn general(self) -> TrieNode {
-        self.tagged(6)
+    pub(super) fn per_user(self) -> TrieNode {
+        self.tagged(NodeTag::PerUser)
     }
 
     #[inline]
-    pub(super) fn own(self, uid: &str) -> TrieNode {
-        self.tagged(7).text(uid)
+    pub(super) fn single_user(self, uid: &str) -> TrieNode {
+        self.tagged(NodeTag::SingleUser).text(uid)
     }
 
     #[inline]
@@ -94,8 +108,8 @@ impl TrieNode {
     }
 
     #[inline]
-    fn tagged(self, mark: u64) -> TrieNode {
-        TrieNode(fold(!self.0, mark))
+    fn tagged(self, tag: NodeTag) -> TrieNode {
+        TrieNode(fold(!self.0, tag as u64))
     }
 }
 
@@ -114,7 +128,7 @@ pub(super) enum RulePrecedence<'r> {
     SingleUser {
         uid: &'r str,
     },
-    /// For one user, but in shadow: the general rule still decides.
+    /// For one user, but in shadow: the rules by user still decide.
     SingleUserShadow {
         uid: &'r str,
     },
@@ -129,12 +143,20 @@ impl<'r> RulePrecedence<'r> {
             None => RulePrecedence::Common,
         }
     }
+
+    /// The user that the rule is for, if it is for one.
+    pub(super) fn uid(self) -> Option<&'r str> {
+        match self {
+            RulePrecedence::Common | RulePrecedence::PerUser => None,
+            RulePrecedence::SingleUser { uid } | RulePrecedence::SingleUserShadow { uid } => Some(uid),
+        }
+    }
 }
 
 /// The nodes of a rule: the root of its host, one for each segment of its path, and the leaf of its pattern. The list
 /// is behind the leaf.
 pub(super) struct TriePath {
-    /// Each with the flag that the node above needs for it; see [`TriePath::below`].
+    /// Each with the flag that the node before it needs; see [`TriePath::continuation`].
     nodes: SmallVec<[(u32, u32); 8]>,
     pub(super) leaf: TrieNode,
     /// The list, and the flag that the leaf needs for it.
@@ -171,9 +193,9 @@ impl TriePath {
         nodes.push((leaf.hash(), flag));
         let (list, in_leaf) = match RulePrecedence::of(rule) {
             RulePrecedence::Common => (leaf.common(), flags::COMMON),
-            RulePrecedence::PerUser => (leaf.general(), flags::GENERAL),
+            RulePrecedence::PerUser => (leaf.per_user(), flags::PER_USER),
             RulePrecedence::SingleUser { uid } | RulePrecedence::SingleUserShadow { uid } => {
-                (leaf.own(uid), flags::OWN)
+                (leaf.single_user(uid), flags::SINGLE_USER)
             }
         };
         TriePath { nodes, leaf, list: list.hash(), leaf_flag: in_leaf }
@@ -187,8 +209,8 @@ impl TriePath {
         self.nodes[at].0
     }
 
-    /// The flag for the continuation after a node.
-    pub(super) fn below(&self, at: usize) -> u32 {
+    /// The flag of what follows a node: the next node or, after the leaf, the list.
+    pub(super) fn continuation(&self, at: usize) -> u32 {
         self.nodes.get(at + 1).map_or(self.leaf_flag, |(_, flag)| *flag)
     }
 

@@ -184,3 +184,40 @@ fn a_set_that_interns_apart_leaves_nothing_in_the_set_that_it_was_copied_from() 
     }
     assert_eq!((copy.rules.len(), lock(&set.interner).len()), (100, known));
 }
+
+/// The attributes that the rules name, without the counts.
+fn recounted(set: &RuleSet) -> std::collections::BTreeSet<Attribute> {
+    set.rules().iter().flat_map(|rule| rule.all_attributes().cloned().collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn attributes_are_visited_once_however_many_rules_name_them() {
+    let keys = [
+        "key: ip",
+        "key: [ip, 'header:a']",
+        "key: 'cookie:a', ban: { key: user, after: 3 }",
+        "key: [user, path]",
+    ];
+    let rules = (0..1000).map(|n| rule(n, &format!("/{n}"), keys[n % keys.len()]));
+    let mut set = RuleSet::new(rules.collect()).expect("a valid set");
+    let mut draw = 7_usize;
+    for step in 0..3000 {
+        let visited: Vec<_> = set.attributes().cloned().collect();
+        if step % 100 == 0 || set.rules().len() < 20 {
+            assert!(visited.len() <= 5, "{visited:?}");
+            assert_eq!(visited.iter().cloned().collect::<std::collections::BTreeSet<_>>(), recounted(&set));
+            assert_eq!(visited.len(), recounted(&set).len(), "each once");
+        }
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let n = draw >> 33;
+        let earlier = set.clone();
+        let before = recounted(&earlier);
+        match n % 3 {
+            0 => {
+                set.put(rule(n % 1000, "/x/{id}", keys[n % 7 % keys.len()]), Time::from_secs(1)).unwrap_or(())
+            }
+            _ => set.remove(&format!("r{}", n % 1000)).expect("it can be removed"),
+        }
+        assert!(step % 100 != 0 || recounted(&earlier) == before, "a copy does not change");
+    }
+}

@@ -23,6 +23,7 @@ const MAX_LIMITS: usize = 16;
 /// What happens to a new key that finds no room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[deny(missing_docs)]
+#[non_exhaustive]
 pub enum MemoryFull {
     /// It shares an aggregate cell with other such keys.
     #[default]
@@ -139,6 +140,8 @@ impl AggregateCells {
         let less = grant.cost - real_cost;
         let limit = hash(quota);
         match grant.mark {
+            // Parts are rounded up: ⌈real⌉ + ⌈less⌉ may be one more than the ⌈real + less⌉ that was charged. With one
+            // part less the refund never leaves less than the real cost.
             SHARED_CELL_MARK => self.shared.refund(parts(less, quota).saturating_sub(1), grant.at),
             _ => {
                 let own = self.cells.iter_mut().find(|cell| cell.limit == limit && cell.is_in_use(now));

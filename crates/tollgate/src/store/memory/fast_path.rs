@@ -1,8 +1,9 @@
 //! Fast path: one cost, one key, one limit.
 //!
-//! Builds no outcome, receipt or predecessors. Only an existing bucket takes it; all other states, and the first hit
-//! of a key, take the slow path. The common case is straight-line code and everything else is an out-of-line call: the
-//! fewer instructions a decision takes, the more loads of the next decisions the processor can overlap.
+//! Builds no outcome, receipt or predecessors. It admits charges of existing buckets. A denial is decided again at the
+//! same slot, with its wait (`charge_hinted`); all other states, a time outside the range of words, and the first hit of
+//! a key take the slow path (`charge_slow`). The common case is straight-line code and everything else is an out-of-line
+//! call: the fewer instructions a decision takes, the more loads of the next decisions the processor can overlap.
 //!
 //! Instructions of a `Limiter`'s check without and with it (`bench/instructions`): hot-string 364 and 101,
 //! million-strings 309 and 137.
@@ -18,7 +19,7 @@ use crate::store::memory::slot::{
     GENERATION_BITS, GENERATION_MASK, OWNER_AT, Slot, WORD_RANGE, spilled_bits_of,
 };
 use crate::store::memory::table::{CandidateLines, class_bits};
-use crate::store::memory::{InForce, MemoryStore, shard_of};
+use crate::store::memory::{MemoryStore, PolicyCheck, shard_of};
 use crate::time::{Period, Time};
 
 /// A quota with the parameters that its fast path needs in one store.
@@ -103,8 +104,10 @@ impl FastBucket {
     fn fast_now(&self, now: Time) -> Option<FastNow> {
         let word_range = self.word_range.load(Ordering::Relaxed);
         let units = self.meter.clock().units_at_unclamped(now);
-        // The low bits of `word_range` (spilled bits and class) are not masked out. They are below 2^19 units and shift
-        // the range by less than that, which `usable_range` allows for.
+        // `word_range` is `start + low`, with the spilled bits and class as `low < 2^OWNER_AT`. `low` is not masked out,
+        // because `usable_range` is `WORD_RANGE - capacity - 2^OWNER_AT`. Whatever `low` is, the check implies
+        //     start <= units  and  units + capacity < start + WORD_RANGE,
+        // so no state that a charge leads to is outside the range. Its first `low` units take the slow path.
         let in_range = units.wrapping_sub(word_range) < self.usable_range;
         in_range.then_some(FastNow {
             now_word: units << GENERATION_BITS,
@@ -123,8 +126,11 @@ impl FastBucket {
         }
     }
 
-    /// Charges the key if the slot still has its tag. Words are compared without masking out their generations: `start`
-    /// has the generation of `word`, and the bound has the highest, so the comparison is that of the states.
+    /// Charges the key if the slot still has its tag.
+    ///
+    /// Every word has a state above [`GENERATION_BITS`] low bits, which `now_word`, `slack` and `need` leave zero. They
+    /// are compared without masking: `full_at` has the generation of `word`, and the latest `full_at` that admits has the
+    /// highest, so the comparison is that of the states. `full_at + need` keeps the generation.
     #[inline(always)]
     fn charge(
         &self,
@@ -141,13 +147,14 @@ impl FastBucket {
             (need, slack)
         };
         while let Some(word) = slot.word_if_tag(owner | tag_bits) {
-            let start = word.max(now_word | word & GENERATION_MASK);
-            if start > (now_word + slack) | GENERATION_MASK {
+            // When the bucket is full again; now, if it was idle.
+            let full_at = word.max(now_word | word & GENERATION_MASK);
+            if full_at > (now_word + slack) | GENERATION_MASK {
                 return FastPathResult::Denied;
             }
-            if slot.cas_word(word, start + need) {
+            if slot.cas_word(word, full_at + need) {
                 // `checked_div` cannot panic, so the compiler drops the division where `left` is unused.
-                let left = (now_word + self.capacity_word - (start & !GENERATION_MASK))
+                let left = (now_word + self.capacity_word - (full_at & !GENERATION_MASK))
                     .checked_div(self.token_word)
                     .unwrap_or(0);
                 return FastPathResult::Allowed { left };
@@ -168,7 +175,7 @@ fn charge_bucket(slot: &Slot, tag: u64, meter: &Meter, cost: u64, now: Time) -> 
         };
         match confirmed {
             Ok(()) => return Some(decision),
-            Err(now) => loaded = now, // lost the race
+            Err(current) => loaded = current, // lost the race
         }
     }
     None
@@ -261,7 +268,7 @@ impl MemoryStore {
             }
         }
         let op = ChargeOp { quota: &fast_path.quota, cost, kind: ChargeOpKind::Charge, now };
-        let outcome = self.run_key(fingerprint, &op, &[], &InForce::always());
+        let outcome = self.run_key(fingerprint, &op, &[], &PolicyCheck::always());
         outcome.expect("the limit is always in force").decision
     }
 

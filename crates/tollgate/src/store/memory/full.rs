@@ -2,15 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::algorithm::{Admission, Algorithm as _, Decision, Grant};
+use crate::algorithm::{Admission, Algorithm as _, Decision, Grant, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
-use crate::store::LimitOutcome;
 use crate::store::memory::packed::ChargeOp;
 use crate::store::memory::shard::{PressureCounts, ReplaceResult, ShardContext, ShardInner};
 use crate::store::memory::slab_eviction::Growth;
 use crate::store::memory::slot::{Slot, SlotValue};
 use crate::store::memory::table::class_number;
-use crate::store::memory::{MemoryFull, MemoryStore};
+use crate::store::memory::{MemoryFull, MemoryStore, ShardGuards, shard_of};
+use crate::store::{LimitOutcome, Predecessor};
 use crate::time::Time;
 
 impl MemoryStore {
@@ -21,6 +21,9 @@ impl MemoryStore {
         outcome: LimitOutcome,
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
+        if self.full != MemoryFull::Aggregate {
+            self.note_unlimited(op.now);
+        }
         let charged = match self.full {
             MemoryFull::Open => return outcome,
             MemoryFull::Aggregate => inner.aggregate.charge(op.quota, op.cost, op.now),
@@ -36,6 +39,45 @@ impl MemoryStore {
                 no_room(op.now + wait, op.now)
             }
         }
+    }
+
+    /// Runs an operation on the state of a replaced limit, and stores it under the new one. If there is no room for that,
+    /// the replaced limit goes on deciding what the new one allows: the room that its entry took is free.
+    pub(super) fn run_inherited(
+        &self,
+        locked: &mut ShardGuards<'_>,
+        fingerprint: Fingerprint,
+        predecessor: &Predecessor,
+        inherited: QuotaState,
+        op: &ChargeOp<'_>,
+    ) -> LimitOutcome {
+        let mut insert = |fingerprint: Fingerprint, quota: &Quota, state: QuotaState| {
+            let n = shard_of(fingerprint);
+            let pressure = locked.inner(n).insert(&self.shard_context(n, op.now), fingerprint, quota, state);
+            self.count_pressure(&pressure);
+            pressure.unstored == 0
+        };
+        let mut state = op.quota.adopt(&predecessor.quota, inherited.clone(), op.now);
+        let outcome = op.run_state(&mut state);
+        // The usual case: the converted state is stored under the new limit.
+        if insert(fingerprint, op.quota, state) {
+            return outcome;
+        }
+        // No room there, but the new limit allows the charge: it is made under the replaced limit, which may deny it.
+        let mut charged = inherited.clone();
+        if outcome.grant.is_some() {
+            let old_outcome = ChargeOp { quota: &predecessor.quota, ..*op }.run_state(&mut charged);
+            if insert(predecessor.fingerprint, &predecessor.quota, charged) {
+                return old_outcome;
+            }
+        }
+        // Nothing is charged: the state goes back as it was taken.
+        insert(predecessor.fingerprint, &predecessor.quota, inherited);
+        if outcome.grant.is_none() {
+            return outcome;
+        }
+        self.denied_full.fetch_add(1, Ordering::Relaxed);
+        no_room(op.now + MemoryFull::CLOSED_RETRY, op.now)
     }
 
     /// The outcome that [`run_unstored`](Self::run_unstored) would return.

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Admission, Decision, Grant, Quota};
-use crate::collections::push_in_place;
+use crate::collections::InlineList;
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::classes::WIDE;
 use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
@@ -15,47 +15,52 @@ use crate::store::memory::{MemoryStore, charge_op_kind};
 use crate::store::{ChargeItem, ChargeRef, DeniedHits, Enforcement, LimitOutcome};
 use crate::time::Time;
 
-/// Whether the limits of the charges are in force, and whether charges were skipped because they were not.
-pub(crate) struct InForce<'f> {
-    holds: Option<&'f dyn Fn() -> bool>,
-    replaced: Cell<bool>,
+/// Checks that the policy of the charges is current before a counter is created, and records if it was not.
+pub(crate) struct PolicyCheck<'f> {
+    /// `None` if the charges are made under any policy.
+    is_current: Option<&'f dyn Fn() -> bool>,
+    /// Whether charges were skipped because the policy was replaced.
+    was_replaced: Cell<bool>,
 }
 
-impl<'f> InForce<'f> {
-    pub(crate) const fn always() -> InForce<'f> {
-        InForce { holds: None, replaced: Cell::new(false) }
+impl<'f> PolicyCheck<'f> {
+    pub(crate) const fn always() -> PolicyCheck<'f> {
+        PolicyCheck { is_current: None, was_replaced: Cell::new(false) }
     }
 
-    pub(crate) fn as_long_as(holds: &'f dyn Fn() -> bool) -> InForce<'f> {
-        InForce { holds: Some(holds), replaced: Cell::new(false) }
+    pub(crate) fn while_current(is_current: &'f dyn Fn() -> bool) -> PolicyCheck<'f> {
+        PolicyCheck { is_current: Some(is_current), was_replaced: Cell::new(false) }
     }
 
-    pub(super) fn holds(&self) -> bool {
-        self.holds.is_none_or(|holds| holds())
+    pub(super) fn is_current(&self) -> bool {
+        self.is_current.is_none_or(|is_current| is_current())
     }
 
     /// Records that no charge is made; returns a placeholder for the outcome of the skipped charge.
     #[cold]
     pub(super) fn note_replaced(&self) -> LimitOutcome {
-        self.replaced.set(true);
+        self.was_replaced.set(true);
         LimitOutcome::PENDING
     }
 
     #[inline]
     pub(crate) fn was_replaced(&self) -> bool {
-        self.replaced.get()
+        self.was_replaced.get()
     }
 }
 
-/// An enforced charge of a request with several.
-struct EnforcedCharge<'s> {
-    /// Its fingerprint and its index, in the order in which charges are applied.
-    order: (Fingerprint, usize),
-    /// The bucket that it was decided on.
-    bucket: Option<DecidedBucket<'s>>,
-}
+/// The enforced charges of a request with several: their fingerprints and their indexes, in the order in which they are
+/// applied.
+type ApplyOrder = InlineList<(Fingerprint, usize), MANY>;
+
+/// For each charge of a request the bucket that it was decided on, if it is enforced and a stored bucket.
+type DecidedBuckets<'s> = InlineList<Option<DecidedBucket<'s>>, MANY>;
+
+/// Charges of a request that need no allocation.
+const MANY: usize = 8;
 
 /// A bucket that was found to admit a charge.
+#[derive(Clone, Copy)]
 struct DecidedBucket<'s> {
     slot: &'s Slot,
     loaded: SlotValue,
@@ -76,34 +81,41 @@ impl MemoryStore {
         &self,
         items: &mut [I],
         now: Time,
-        in_force: &InForce<'_>,
+        policy_check: &PolicyCheck<'_>,
     ) -> bool {
         // Decided first: a denied request charges nothing, not even temporarily (I3).
-        let mut enforced = SmallVec::<[EnforcedCharge<'_>; 4]>::new();
+        let mut order = ApplyOrder::new();
+        let mut decided = DecidedBuckets::new();
         let mut any_shadow = false;
         let mut any_denied = false;
         for (n, item) in items.iter().enumerate() {
-            let Some(charge) = item.charge() else { continue };
-            if charge.enforcement == Enforcement::Shadow {
-                any_shadow = true;
+            let enforced = item.charge().inspect(|charge| any_shadow |= charge.is_shadow());
+            let Some(charge) = enforced.filter(|charge| !charge.is_shadow()) else {
+                decided.push(None);
                 continue;
-            }
-            let bucket = match self.forecast(&charge, now) {
-                Forecast::Admitted(bucket) => bucket.filter(|_| !any_denied),
+            };
+            order.push((charge.fingerprint, n));
+            match self.forecast(&charge, now) {
+                Forecast::Admitted(bucket) => decided.push(bucket),
                 Forecast::Denied => {
                     any_denied = true;
-                    None
+                    decided.push(None);
                 }
-            };
-            push_in_place(&mut enforced, || EnforcedCharge { order: (charge.fingerprint, n), bucket });
+            }
         }
-        let may_pass = !any_denied || self.write_peek(items, now);
-        let admitted = may_pass && self.charge_all(items, &mut enforced, now, in_force);
+        let mut may_admit = true;
+        if any_denied {
+            // Writes the outcomes of the denial. It reads the states again and may admit: a forecast may be of a torn
+            // pair, and a refund may have come between.
+            may_admit = self.write_peek(items, now);
+            decided.fill(None); // what is charged after all is decided again
+        }
+        let admitted = may_admit && self.charge_all(items, &mut order, &decided, now, policy_check);
         if admitted && any_shadow {
-            self.charge_shadows(items, now, in_force);
+            self.charge_shadows(items, now, policy_check);
         }
-        if !admitted && !in_force.was_replaced() {
-            self.drain_denied(items, now, in_force);
+        if !admitted && !policy_check.was_replaced() {
+            self.drain_denied(items, now, policy_check);
         }
         admitted
     }
@@ -138,31 +150,28 @@ impl MemoryStore {
     fn charge_all<I: ChargeItem>(
         &self,
         items: &mut [I],
-        enforced: &mut [EnforcedCharge<'_>],
+        order: &mut [(Fingerprint, usize)],
+        decided: &[Option<DecidedBucket<'_>>],
         now: Time,
-        in_force: &InForce<'_>,
+        policy_check: &PolicyCheck<'_>,
     ) -> bool {
         // One order for all requests: of two that want the same keys, the first one gets them all.
-        if !enforced.is_sorted_by_key(|each| each.order) {
-            enforced.sort_unstable_by_key(|each| each.order);
-        }
-        for EnforcedCharge { order: (_, n), bucket } in enforced {
+        sort_few(order);
+        for (_, n) in order {
             let item = &mut items[*n];
             let Some(charge) = item.charge() else { continue };
-            let charged = match bucket {
-                Some(bucket) => self.charge_decided(&charge, bucket, now),
-                None => None,
-            };
-            if let Some(charged) = charged {
+            if let Some(bucket) = &decided[*n]
+                && let Some(charged) = self.charge_decided(&charge, bucket, now)
+            {
                 *item.outcome() = charged;
                 continue;
             }
             // A denial is counted once, at the end.
-            let limit = self.run(&charge, ChargeOpKind::Charge, now, in_force);
-            let limit = limit.unwrap_or_else(|| in_force.note_replaced());
+            let limit = self.run(&charge, ChargeOpKind::Charge, now, policy_check);
+            let limit = limit.unwrap_or_else(|| policy_check.note_replaced());
             *item.outcome() = limit;
             if limit.grant.is_none() {
-                self.revert(items, now, in_force); // another request won the race
+                self.revert(items, now, policy_check); // another request won the race
                 return false;
             }
         }
@@ -186,18 +195,18 @@ impl MemoryStore {
 
     /// Applies the shadow charges, each independently.
     #[cold]
-    fn charge_shadows<I: ChargeItem>(&self, items: &mut [I], now: Time, in_force: &InForce<'_>) {
+    fn charge_shadows<I: ChargeItem>(&self, items: &mut [I], now: Time, policy_check: &PolicyCheck<'_>) {
         for item in items {
             let shadow = item.charge().filter(|charge| charge.enforcement == Enforcement::Shadow);
             let Some(charge) = shadow else { continue };
-            let limit = self.run(&charge, charge_op_kind(&charge), now, in_force);
+            let limit = self.run(&charge, charge_op_kind(&charge), now, policy_check);
             *item.outcome() = limit.unwrap_or_else(|| self.peek_one(&charge, now));
         }
     }
 
     /// Reverts the charges that were applied. A denying limit keeps its outcome; the others report their present state.
     #[cold]
-    fn revert<I: ChargeItem>(&self, items: &mut [I], now: Time, in_force: &InForce<'_>) {
+    fn revert<I: ChargeItem>(&self, items: &mut [I], now: Time, policy_check: &PolicyCheck<'_>) {
         let mut granted: SmallVec<[Option<Grant>; 8]> =
             items.iter_mut().map(|item| item.outcome().grant.take()).collect();
         for (item, grant) in items.iter().zip(&granted) {
@@ -205,7 +214,7 @@ impl MemoryStore {
                 self.settle_grant(charge.fingerprint, charge.quota, grant, 0, now);
             }
         }
-        if in_force.was_replaced() {
+        if policy_check.was_replaced() {
             return;
         }
         for (item, grant) in items.iter_mut().zip(granted.drain(..)) {
@@ -218,18 +227,33 @@ impl MemoryStore {
     }
 
     /// Counts a denied request against the limits that deny it and count denials.
-    fn drain_denied<I: ChargeItem>(&self, items: &mut [I], now: Time, in_force: &InForce<'_>) {
+    fn drain_denied<I: ChargeItem>(&self, items: &mut [I], now: Time, policy_check: &PolicyCheck<'_>) {
         for item in items {
             let is_allowed = item.outcome().decision.is_allowed();
             if let Some(charge) = item.charge()
                 && charge.denied_hits == DeniedHits::Counted
                 && !is_allowed
-                && let Some(drained) = self.run(&charge, ChargeOpKind::Drain, now, in_force)
+                && let Some(drained) = self.run(&charge, ChargeOpKind::Drain, now, policy_check)
                 && !drained.decision.is_allowed()
             // a limit that would allow it by now has still denied the request
             {
                 *item.outcome() = drained;
             }
+        }
+    }
+}
+
+/// Insertion sort, because most requests have few charges: a call of the library's sort costs more.
+#[inline(always)]
+fn sort_few(order: &mut [(Fingerprint, usize)]) {
+    if order.len() > MANY {
+        return order.sort_unstable();
+    }
+    for end in 1..order.len() {
+        let mut at = end;
+        while at > 0 && order[at] < order[at - 1] {
+            order.swap(at, at - 1);
+            at -= 1;
         }
     }
 }

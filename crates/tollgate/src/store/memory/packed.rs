@@ -89,7 +89,7 @@ impl Class {
     pub(super) fn clamped(&self, word: u64, now: Time) -> u64 {
         match self.encoding {
             SlotEncoding::Timestamp(clock) => {
-                // Old snapshots have no capacity, and an empty bucket needs no clamping.
+                // Old saved states have no capacity, and an empty bucket needs no clamping.
                 let known = self.capacity_log2 > 0
                     || matches!(clock, BucketClock::Steps { .. } | BucketClock::Calendar { .. });
                 let mut full_at = word;

@@ -89,10 +89,10 @@ impl MemoryStore {
                 return read(&class.encoding.layout().unpack(entry.1), None);
             }
         }
-        let inherited = charge.predecessors.iter().find_map(|previous| {
-            let n = shard_of(previous.fingerprint);
-            let state = locked.inner(n).state(&self.shard_context(n, now), previous.fingerprint)?;
-            Some(charge.quota.adopt(&previous.quota, state, now))
+        let inherited = charge.predecessors.iter().find_map(|predecessor| {
+            let n = shard_of(predecessor.fingerprint);
+            let state = locked.inner(n).state(&self.shard_context(n, now), predecessor.fingerprint)?;
+            Some(charge.quota.adopt(&predecessor.quota, state, now))
         });
         let state = inherited.unwrap_or_else(|| charge.quota.fresh());
         read(&state, Some(NewKey { inner: locked.inner(n), shard: self.shard_context(n, now) }))

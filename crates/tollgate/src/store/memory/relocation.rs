@@ -17,20 +17,30 @@ use crate::sync::seeded;
 pub(super) const MAX_SEARCHED_LINES: usize = 192;
 /// The usual number.
 const SEARCHED_LINES: usize = 48;
-/// A line that the search has reached, and the step and slot that lead to it.
+
+/// A line that the search has reached.
 struct PathStep {
     line: usize,
-    from: Option<(usize, usize)>,
+    /// The entry that would move to this line; `None` for the lines where the search begins.
+    from: Option<StepOrigin>,
+}
+
+/// An entry on the path: the index of the step that reached its line, and its slot there.
+#[derive(Clone, Copy)]
+struct StepOrigin {
+    step: usize,
+    slot: usize,
 }
 
 impl ShardInner {
     /// Moves one entry for which this line is the second candidate to its first, where lookups find it with one cache
-    /// miss.
+    /// miss. `false` if no entry can be moved.
     pub(super) fn move_one_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize) -> bool {
         (0..SLOTS_PER_LINE).any(|n| self.move_to_first_line(shard, line, n))
     }
 
     /// Moves the entry in a slot of a line to its first line; `false` if it is there already, or that line is full.
+    /// After `true` another attempt is worthwhile, see [`shift_along_path`](Self::shift_along_path).
     fn move_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize, n: usize) -> bool {
         let tag = shard.lines.at(line).0[n].tag();
         let [first, _] = shard.table.size().candidate_lines(fingerprint_of(tag));
@@ -38,12 +48,17 @@ impl ShardInner {
             return false;
         }
         let Some((free, loaded)) = self.expired_slot(shard, first) else { return false };
-        let path = [PathStep { line, from: None }, PathStep { line: first, from: Some((0, n)) }];
-        self.shift_along_path(shard, &path, free, loaded)
+        let path = [
+            PathStep { line, from: None },
+            PathStep { line: first, from: Some(StepOrigin { step: 0, slot: n }) },
+        ];
+        self.shift_along_path(shard, &path, free, loaded);
+        true
     }
 
     /// Makes room in one of two full lines by cuckoo displacement: a breadth-first search, bounded, for a path of
-    /// entries that can each move to their other line. If there is none, returns how many lines were reached.
+    /// entries that can each move to their other line. After `Ok` the caller looks for a slot again, see
+    /// [`shift_along_path`](Self::shift_along_path); the error is how many lines a search in vain has reached.
     pub(super) fn displace(
         &mut self,
         shard: &ShardContext<'_>,
@@ -62,7 +77,7 @@ impl ShardInner {
                 if reached.iter().any(|step| step.line == other) {
                     continue;
                 }
-                reached.push(PathStep { line: other, from: Some((at, n)) });
+                reached.push(PathStep { line: other, from: Some(StepOrigin { step: at, slot: n }) });
                 if let Some((free, loaded)) = self.expired_slot(shard, other) {
                     self.shift_along_path(shard, &reached, free, loaded);
                     return Ok(());
@@ -74,29 +89,32 @@ impl ShardInner {
     }
 
     /// Moves the entries along the path that ends at a free slot, the last one first.
+    ///
+    /// `loaded` is the value that the slot was found free with, empty or expired. If the entry in it was charged since,
+    /// the slot is in use, and nothing is moved. In both cases the caller looks at its lines again: it finds the slot
+    /// that was freed, or searches for another path.
     fn shift_along_path<'l>(
         &mut self,
         shard: &ShardContext<'l>,
         reached: &[PathStep],
         mut free: &'l Slot,
         loaded: SlotValue,
-    ) -> bool {
+    ) {
         if free.cas_entry(loaded, EMPTY).is_err() {
-            return true; // the entry was charged again meanwhile: retry
+            return; // charged again meanwhile
         }
         self.free_wide_entry(loaded.entry());
         self.entries -= usize::from(loaded.entry() != EMPTY);
         let mut step = reached.last();
-        while let Some((from, n)) = step.and_then(|step| step.from) {
-            let slot = &shard.lines.at(reached[from].line).0[n];
+        while let Some(from) = step.and_then(|step| step.from) {
+            let slot = &shard.lines.at(reached[from.step].line).0[from.slot];
             let entry = take_entry(slot);
             shard.classes.mark(class_number(entry.0));
             fill_slot(free, entry);
             shard.region.mark(free);
             free = slot;
-            step = reached.get(from);
+            step = reached.get(from.step);
         }
-        true
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) struct ShardContext<'s> {
     pub(super) now: Time,
 }
 
-/// An entry read from a snapshot.
+/// An entry read from a saved state.
 pub(super) enum SavedEntry {
     Packed(u16, u64),
     Wide(WideEntry),
@@ -286,7 +286,17 @@ impl ShardInner {
         }
     }
 
-    /// Finds a slot for a new entry and writes it there.
+    /// Finds a slot for a new entry and writes it there; `false` if there is no room. The first of these that works:
+    ///
+    /// 1. the slot of an expired entry, in the emptier of the two candidate lines, then in the other; if there is none
+    ///    and the table is full, it grows by a line;
+    /// 2. a vacant slot in the first candidate line;
+    /// 3. an entry of the first line moves to its own first line, and 2 is repeated;
+    /// 4. a vacant slot in the second candidate line;
+    /// 5. entries are displaced along a path to a free slot, and 2 is repeated;
+    /// 6. the table grows, as far as the [`GrowthBudget`] allows, and 2 is repeated;
+    /// 7. the least used entry of the two lines is evicted, if the new one has used clearly more of its limit; if it is
+    ///    charged meanwhile, 2 is repeated.
     fn insert_entry(
         &mut self,
         shard: &ShardContext<'_>,

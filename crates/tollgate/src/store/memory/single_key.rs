@@ -3,7 +3,7 @@
 use crate::algorithm::Quota;
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
-use crate::store::memory::{InForce, MemoryStore, shard_of};
+use crate::store::memory::{MemoryStore, PolicyCheck, shard_of};
 use crate::store::{ChargeRef, LimitOutcome};
 use crate::time::Time;
 
@@ -21,7 +21,7 @@ impl MemoryStore {
             return self.peek_one(&ChargeRef::enforced(fingerprint, quota, cost), now);
         }
         let op = ChargeOp { quota, cost, kind: ChargeOpKind::Charge, now };
-        self.run_key(fingerprint, &op, &[], &InForce::always()).expect("the limit is always in force")
+        self.run_key(fingerprint, &op, &[], &PolicyCheck::always()).expect("the limit is always in force")
     }
 
     /// Removes a key; returns whether it was stored.

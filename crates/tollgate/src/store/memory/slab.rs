@@ -26,11 +26,11 @@ impl WideEntry {
     }
 
     /// From its saved form; see [`key`](Self::key).
-    pub(super) fn from_snapshot(key: u64, state: QuotaState, fresh_at: Time) -> WideEntry {
+    pub(super) fn from_saved(key: u64, state: QuotaState, fresh_at: Time) -> WideEntry {
         WideEntry { key, state, expires_at: fresh_at }
     }
 
-    /// The key as a snapshot stores it: the stored bits of the fingerprint, and the used fraction.
+    /// The key as a saved state stores it: the stored bits of the fingerprint, and the used fraction.
     pub(super) fn key(&self) -> u64 {
         self.key
     }

@@ -1,13 +1,15 @@
 //! Usage of the store, and its actions when it was full.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::store::memory::{MemoryStore, SHARDS};
+use crate::store::memory::{MemoryFull, MemoryStore, SHARDS};
 use crate::time::Time;
 
 /// Entries and bytes of the store, and counts of what it dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[deny(missing_docs)]
+#[non_exhaustive]
 pub struct Usage {
     /// Entries, expired ones included.
     pub keys: u64,
@@ -25,6 +27,10 @@ pub struct Usage {
     pub denied_full: u64,
 }
 
+/// Memory counts as full for this long after a new key found no room.
+const FULL_FOR: Duration = Duration::from_secs(60);
+const NOTED_EVERY: Duration = Duration::from_secs(1);
+
 impl MemoryStore {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage {
@@ -41,6 +47,27 @@ impl MemoryStore {
             usage.bytes += inner.bytes(table) as u64;
         }
         usage
+    }
+
+    /// What becomes of new keys that find no room, if there were any lately.
+    pub fn full_now(&self, now: Time) -> Option<MemoryFull> {
+        let is_full = match self.full {
+            MemoryFull::Aggregate => self.aggregated_limits(now) > 0,
+            MemoryFull::Open | MemoryFull::Closed => {
+                let at = Time::from_nanos(self.unlimited_at.load(Ordering::Relaxed));
+                at != Time::default() && now.since(at) < FULL_FOR
+            }
+        };
+        is_full.then_some(self.full)
+    }
+
+    /// Written at most once a second: a flood would otherwise pass the line from core to core.
+    pub(super) fn note_unlimited(&self, now: Time) {
+        // Relaxed: a time for operators; nothing is ordered by it.
+        let noted = Time::from_nanos(self.unlimited_at.load(Ordering::Relaxed));
+        if now.since(noted) >= NOTED_EVERY {
+            self.unlimited_at.store(now.nanos(), Ordering::Relaxed);
+        }
     }
 
     /// The number of limits with an aggregate cell in use at `now`, because memory is full.

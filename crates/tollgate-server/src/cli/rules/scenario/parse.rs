@@ -9,7 +9,7 @@ use tollgate::internal::document::{self, MapReader, Node, Problems};
 use tollgate::internal::policy::PolicyParts;
 use tollgate::internal::time::{calendar, parse_duration};
 
-use super::{Action, Scenario, Step, problem};
+use super::{Action, Scenario, ScenarioStep, problem};
 use crate::cli::yaml;
 use crate::config::Config;
 use crate::transport::http::CheckRequest;
@@ -130,7 +130,7 @@ fn read_test(node: &Node<'_>, number: usize, problems: &mut Problems) -> Option<
     Some(Scenario { name, steps })
 }
 
-fn read_step(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<Step> {
+fn read_step(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<ScenarioStep> {
     let mut map = MapReader::new(node, path.to_owned(), problems)?;
     let line = map.position().line;
     let wait = map.optional("wait");
@@ -150,7 +150,7 @@ fn read_step(node: &Node<'_>, path: &str, problems: &mut Problems) -> Option<Ste
         }
     };
     map.finish();
-    Some(Step { line, action: action? })
+    Some(ScenarioStep { line, action: action? })
 }
 
 fn read_send(node: &Node<'_>, map: &mut MapReader<'_, '_>) -> Option<Action> {

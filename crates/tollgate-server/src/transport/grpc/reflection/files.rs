@@ -208,6 +208,7 @@ const RATE_LIMIT: File = File {
                         )),
                     ),
                     (3, "response_headers_to_add", Kind::Repeated(&Kind::Message(HEADER_VALUE))),
+                    (5, "raw_body", Kind::Bytes),
                 ],
             )
         },

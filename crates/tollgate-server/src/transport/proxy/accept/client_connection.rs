@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{sleep, timeout};
 
 use crate::connection::{
-    AddressLimiter, ClientSocket, Listener, MAX_HEADER_BYTES, Shutdown, WorkerService, WriteTimeoutStream,
-    closing_if, has_long_head, serve_on_workers, shutdown_requested,
+    AddressLimiter, AfterResponse, ClientSocket, Listener, MAX_HEADER_BYTES, Shutdown, WorkerService,
+    WriteTimeoutStream, delegate_write, run_connection, serve_on_workers, shutdown_requested,
 };
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
@@ -28,6 +28,8 @@ use crate::transport::proxy::exchange::ConnectionContext;
 
 /// From the end of one request to the last byte of the next one's head.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a connection without a request may take to answer its GOAWAY.
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_STREAMS: u32 = 128;
 const WINDOW_BYTES: u32 = 1 << 20;
 /// The first bytes of an HTTP/2 connection (RFC 9113, 3.4).
@@ -66,10 +68,14 @@ async fn serve_client(
     worker: usize,
     stream: ClientSocket,
     from: SocketAddr,
-    shutdown: Shutdown,
+    mut shutdown: Shutdown,
 ) {
     let scheme = if stream.is_tls() { Scheme::Https } else { Scheme::Http };
-    let Some((stream, protocol)) = detect(stream).await else { return };
+    let detected = tokio::select! {
+        detected = detect(stream) => detected,
+        () = shutdown_requested(&mut shutdown) => None,
+    };
+    let Some((stream, protocol)) = detected else { return };
     let peer = Peer::new(from, scheme);
     let context = ConnectionContext { proxy, worker, peer, framing_check: None, stream_activity: None };
     let result = match protocol {
@@ -81,16 +87,15 @@ async fn serve_client(
     }
 }
 
-/// Determines the protocol, by ALPN with TLS and otherwise by the first bytes; `None` if these do not arrive.
+/// Determines the protocol, by ALPN with TLS and otherwise by the first bytes; `None` if these do not arrive in time, or
+/// contradict ALPN. hyper has no timeout for the preface of HTTP/2, so it is read here.
 async fn detect(stream: ClientSocket) -> Option<(ClientStream<ClientSocket>, ClientProtocol)> {
-    if !stream.is_tls() {
-        return timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(stream)).await.ok()?.ok();
+    let is_tls = stream.is_tls();
+    if is_tls && stream.alpn_protocol() != Some(b"h2") {
+        return Some((ClientStream::new(stream), ClientProtocol::Http1));
     }
-    let protocol = match stream.alpn_protocol() {
-        Some(b"h2") => ClientProtocol::Http2,
-        _ => ClientProtocol::Http1,
-    };
-    Some((ClientStream::new(stream), protocol))
+    let detected = timeout(IDLE_TIMEOUT, ClientStream::detect_protocol(stream)).await.ok()?.ok()?;
+    (!is_tls || detected.1 == ClientProtocol::Http2).then_some(detected)
 }
 
 pub(in crate::transport::proxy) async fn serve_http1<S>(
@@ -105,9 +110,9 @@ where
     let context = Arc::new(ConnectionContext { framing_check: Some(framing_check), ..context });
     let service = service_fn(move |request| {
         let context = Arc::clone(&context);
-        let is_long = has_long_head(&request);
+        let after = AfterResponse::for_request(&request);
         // Boxed: the future is large, and an idle connection has none.
-        Box::pin(async move { Ok::<_, Infallible>(closing_if(is_long, context.exchange(request).await)) })
+        Box::pin(async move { Ok::<_, Infallible>(after.apply(context.exchange(request).await)) })
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -116,14 +121,7 @@ where
         .max_header_size(MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream)), service)
         .with_upgrades();
-    tokio::pin!(connection);
-    tokio::select! {
-        result = connection.as_mut() => result,
-        () = shutdown_requested(&mut shutdown) => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    }
+    run_connection(connection, &mut shutdown, http1::UpgradeableConnection::graceful_shutdown).await
 }
 
 pub(in crate::transport::proxy) async fn serve_http2<S>(
@@ -162,6 +160,12 @@ where
         () = activity.wait_idle() => {}
     }
     connection.as_mut().graceful_shutdown();
+    if activity.started.load(Ordering::Relaxed) == 0 {
+        let ended = timeout(GOAWAY_TIMEOUT, connection.as_mut()).await;
+        if ended.is_ok() || activity.started.load(Ordering::Relaxed) == 0 {
+            return ended.unwrap_or(Ok(()));
+        }
+    }
     // Without the timeout, data buffered for a client that reads nothing would keep the connection open for ever.
     timeout(IDLE_TIMEOUT, connection).await.unwrap_or(Ok(()))
 }
@@ -283,28 +287,68 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ClientStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+delegate_write!([<S: AsyncWrite + Unpin>] ClientStream<S>, stream);
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixStream;
+    use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::assemble;
+    use crate::config::Config;
+
+    /// A connection to a proxy, its task, and the sender of its shutdown.
+    fn connect() -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
+        let text = "upstreams: ['http://127.0.0.1:1']";
+        let mut config = Config::parse(text, Path::new("")).expect("a valid configuration");
+        let gate = Arc::new(assemble::gate(&mut config, text.to_owned(), None).expect("a gate"));
+        let proxy = assemble::proxy(&gate, &config).expect("a proxy").expect("it has upstreams");
+        let (client, stream) = ClientSocket::pair();
+        let (stop, shutdown) = watch::channel(false);
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        (client, tokio::spawn(serve_client(proxy, 0, stream, from, shutdown)), stop)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+    const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_send_no_request_are_disconnected() {
+        let whole = [PREFACE, SETTINGS].concat();
+        for (sent, bound) in [
+            (&b""[..], IDLE_TIMEOUT),
+            (b"GET / HT", IDLE_TIMEOUT),
+            (&PREFACE[..23], IDLE_TIMEOUT),
+            (PREFACE, IDLE_TIMEOUT + GOAWAY_TIMEOUT),
+            (&whole, IDLE_TIMEOUT + GOAWAY_TIMEOUT),
+        ] {
+            let (mut client, served, _stop) = connect();
+            let start = Instant::now();
+            client.write_all(sent).await.expect("sent");
+            served.await.expect("no panic");
+            let elapsed = start.elapsed();
+            assert!(elapsed >= IDLE_TIMEOUT, "{sent:?}: {elapsed:?}");
+            assert!(elapsed <= bound + Duration::from_millis(100), "{sent:?}: {elapsed:?}");
+        }
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_does_not_delay_a_stop() {
+        let whole = [PREFACE, SETTINGS].concat();
+        for sent in [&b""[..], b"P", &PREFACE[..23], PREFACE, &whole] {
+            let (mut client, served, stop) = connect();
+            client.write_all(sent).await.expect("sent");
+            sleep(Duration::from_secs(1)).await;
+            let start = Instant::now();
+            stop.send_replace(true);
+            served.await.expect("no panic");
+            let elapsed = start.elapsed();
+            assert!(elapsed <= GOAWAY_TIMEOUT + Duration::from_millis(10), "{sent:?}: {elapsed:?}");
+        }
     }
 }

@@ -4,9 +4,10 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use hyper::StatusCode;
 use hyper::body::Body;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
 use tollgate::internal::hit;
 use tollgate::internal::identity::{Attribute, FieldSource};
 use tollgate::internal::request::fields;
@@ -16,12 +17,16 @@ use tollgate::{Hit, Time};
 use crate::config::Balance;
 use crate::queue::RequestSender;
 use crate::request_head;
+use crate::response::ProblemDetails;
 use crate::transport::proxy::RouteSnapshot;
 use crate::transport::proxy::body::{BoxError, Upload};
-use crate::transport::proxy::decide::json::{self, Nesting};
+use crate::transport::proxy::decide::content_type::{AmbiguousContentType, FormEncoding};
+use crate::transport::proxy::decide::json::{self, Completeness, Nesting};
 use crate::transport::proxy::decide::multipart;
-use crate::transport::proxy::exchange::{ConnectionContext, ProxiedRequest};
+use crate::transport::proxy::exchange::{ConnectionContext, ExchangeError, ProxiedRequest};
 use crate::transport::proxy::upstream::balance;
+use crate::transport::proxy::upstream::forward::ForwardError;
+use crate::transport::proxy::wait::budget::Budget;
 use crate::transport::proxy::wait::enqueue::{self, is_queueable};
 
 /// The decision about a request.
@@ -35,9 +40,30 @@ pub struct ProxyDecision {
     pub sender: Option<RequestSender>,
 }
 
+/// Why the sender of a request cannot be identified.
+pub enum IdentifyError {
+    Body(BoxError),
+    ContentType(AmbiguousContentType),
+    /// The bodies that are being read take [`MAX_PREFIXES_BYTES`].
+    TooManyBodies,
+}
+
+impl From<IdentifyError> for ExchangeError {
+    fn from(error: IdentifyError) -> ExchangeError {
+        match error {
+            IdentifyError::Body(error) => ForwardError::from(error).into(),
+            IdentifyError::ContentType(error) => ExchangeError::Ambiguous(error.into()),
+            IdentifyError::TooManyBodies => ExchangeError::Problem(ProblemDetails::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many request bodies are being read for the fields in them: retry later",
+            )),
+        }
+    }
+}
+
 impl ConnectionContext {
     /// Decides the request, and charges it if it passes.
-    pub async fn decide(&self, request: &mut ProxiedRequest) -> Result<ProxyDecision, BoxError> {
+    pub async fn decide(&self, request: &mut ProxiedRequest) -> Result<ProxyDecision, IdentifyError> {
         let ProxiedRequest { parts, host, upload, route, snapshot, .. } = request;
         let gate = &self.proxy.gate;
         let policy = &snapshot.policy;
@@ -45,7 +71,8 @@ impl ConnectionContext {
         let client = self.peer.client(&parts.headers, route.trust());
         let mut hit = request_head::hit(parts, host, client, fields);
         if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
-            let prefix = Box::pin(BodyPrefix::read(upload, parts.headers.get(CONTENT_TYPE))).await?;
+            let encoding = FormEncoding::of(&parts.headers).map_err(IdentifyError::ContentType)?;
+            let prefix = Box::pin(BodyPrefix::read(upload, encoding, &self.proxy.body_prefixes)).await?;
             for (source, name) in &fields.body {
                 for value in prefix.values(*source, name) {
                     hit = hit.field(*source, name.as_ref(), value);
@@ -86,75 +113,47 @@ fn in_body(attribute: &Attribute) -> bool {
 /// Fields behind this prefix are not found.
 pub const MAX_PREFIX_BYTES: usize = 64 << 10;
 
+/// Bound on the prefixes of all bodies together. Beyond it, requests whose bodies are needed are answered with 503.
+pub const MAX_PREFIXES_BYTES: usize = 64 << 20;
+
 /// The prefix of a body.
-pub struct BodyPrefix {
-    bytes: Vec<u8>,
-    is_complete: bool,
-    encoding: FormEncoding,
+pub struct BodyPrefix<'b> {
+    pub bytes: &'b [u8],
+    pub end: Completeness,
+    pub encoding: FormEncoding,
 }
 
-/// The encoding of a body's fields.
-enum FormEncoding {
-    UrlEncoded,
-    Multipart {
-        boundary: String,
-    },
-    /// The content type is not that of a form.
-    Other,
-}
-
-impl FormEncoding {
-    fn of(content_type: Option<&HeaderValue>) -> FormEncoding {
-        let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let kind = content_type.split(';').next().unwrap_or_default().trim();
-        if kind.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
-            return FormEncoding::UrlEncoded;
-        }
-        let boundary = multipart::boundary(content_type);
-        boundary.map_or(FormEncoding::Other, |boundary| FormEncoding::Multipart {
-            boundary: boundary.into_owned(),
-        })
-    }
-}
-
-impl BodyPrefix {
+impl<'b> BodyPrefix<'b> {
     /// Reads as far as needed: to the end of the body, to the end of its JSON, or to the bound.
     pub async fn read(
-        upload: &mut Upload,
-        content_type: Option<&HeaderValue>,
-    ) -> Result<BodyPrefix, BoxError> {
+        upload: &'b mut Upload,
+        encoding: FormEncoding,
+        budget: &Arc<Budget>,
+    ) -> Result<BodyPrefix<'b>, IdentifyError> {
         let mut nesting = Nesting::default();
-        let encoding = FormEncoding::of(content_type);
         let mut scanned = 0;
-        let is_complete = loop {
+        let end = loop {
+            if !upload.reserve_prefix(budget) {
+                return Err(IdentifyError::TooManyBodies);
+            }
             nesting.feed(&upload.prefix()[scanned..]);
             scanned = upload.prefix().len();
-            let json_has_ended = nesting.is_closed() && matches!(encoding, FormEncoding::Other);
+            let json_has_ended = nesting.is_closed() && encoding.may_be_json();
             if json_has_ended || scanned >= MAX_PREFIX_BYTES {
-                break false;
+                break Completeness::Truncated;
             }
-            if !upload.read_ahead().await? {
-                break true;
+            if !upload.read_ahead().await.map_err(IdentifyError::Body)? {
+                break Completeness::Complete;
             }
         };
-        let bytes = upload.prefix()[..scanned.min(MAX_PREFIX_BYTES)].to_vec();
-        Ok(BodyPrefix { bytes, is_complete, encoding })
-    }
-
-    /// A prefix that was read elsewhere.
-    #[cfg(feature = "testing")]
-    pub fn of(content_type: Option<&HeaderValue>, bytes: &[u8], is_complete: bool) -> BodyPrefix {
-        BodyPrefix { bytes: bytes.to_vec(), is_complete, encoding: FormEncoding::of(content_type) }
+        let bytes = &upload.prefix()[..scanned.min(MAX_PREFIX_BYTES)];
+        Ok(BodyPrefix { bytes, end, encoding })
     }
 
     /// The values of a field, without duplicates.
     pub fn values(&self, source: FieldSource, name: &str) -> Vec<String> {
         match source {
-            FieldSource::Json => json::fields(
-                &self.bytes,
-                name,
-                if self.is_complete { json::Completeness::Complete } else { json::Completeness::Truncated },
-            ),
+            FieldSource::Json => json::fields(self.bytes, name, self.end),
             FieldSource::Form => self.form_values(name),
             _ => Vec::new(),
         }
@@ -162,22 +161,35 @@ impl BodyPrefix {
 
     fn form_values(&self, name: &str) -> Vec<String> {
         let mut values = match &self.encoding {
-            FormEncoding::Multipart { boundary } => multipart::fields(&self.bytes, boundary, name),
-            FormEncoding::UrlEncoded | FormEncoding::Other => self.pairs(name),
+            FormEncoding::UrlEncoded => self.pairs(name),
+            FormEncoding::Multipart { boundary } => self.parts(boundary.as_deref(), name),
+            FormEncoding::Other { boundary } => {
+                let mut values = self.pairs(name);
+                values.extend(self.parts(boundary.as_deref(), name));
+                values
+            }
         };
         let mut known = HashSet::new();
         values.retain(|value| known.insert(value.clone()));
         values
     }
 
+    fn parts(&self, boundary: Option<&str>, name: &str) -> Vec<String> {
+        boundary.map_or(Vec::new(), |boundary| multipart::fields(self.bytes, boundary, name))
+    }
+
     fn pairs(&self, name: &str) -> Vec<String> {
-        let text = String::from_utf8_lossy(&self.bytes);
-        // A pair that is cut off has no complete value, and white space before it is part of its name or value.
-        let text = match self.is_complete {
-            true => text.trim_ascii(),
-            false => text.rsplit_once('&').map_or("", |(pairs, _)| pairs).trim_ascii_start(),
-        };
-        fields::parameters(text, name).map(Cow::into_owned).collect()
+        let text = String::from_utf8_lossy(self.bytes);
+        let found = |pairs| fields::parameters(pairs, name).map(Cow::into_owned);
+        if self.end == Completeness::Complete {
+            return found(text.trim_ascii()).collect();
+        }
+        // A pair that is cut off has no complete value, except where `;` ends one. White space before the cut is part of
+        // the pair.
+        let text = text.trim_ascii_start();
+        let (pairs, cut) = text.rsplit_once('&').unwrap_or(("", text));
+        let pieces = cut.rsplit_once(';').map_or("", |(pieces, _)| pieces);
+        found(pairs).chain(pieces.split(';').flat_map(found)).collect()
     }
 }
 
@@ -187,14 +199,47 @@ mod tests {
 
     #[test]
     fn a_form_is_read_up_to_its_last_whole_pair() {
-        let values = |text: &str, is_complete| {
-            BodyPrefix { bytes: text.as_bytes().to_vec(), is_complete, encoding: FormEncoding::UrlEncoded }
+        let values = |text: &str, end| {
+            BodyPrefix { bytes: text.as_bytes(), end, encoding: FormEncoding::UrlEncoded }
                 .values(FieldSource::Form, "email")
         };
-        assert_eq!(values("a=1&email=ann%40example.com", true), ["ann@example.com"]);
-        assert!(values("a=1&email=ann%40exam", false).is_empty());
-        assert_eq!(values("email=ann&a=1", false), ["ann"]);
-        assert!(values("email\t&", true).is_empty() && values("email\t&", false).is_empty());
-        assert_eq!(values("email=ann&EMAIL=bob&email=ann", true), ["ann", "bob"]);
+        let whole = |text| values(text, Completeness::Complete);
+        let cut = |text| values(text, Completeness::Truncated);
+        assert_eq!(whole("a=1&email=ann%40example.com"), ["ann@example.com"]);
+        assert!(cut("a=1&email=ann%40exam").is_empty());
+        assert_eq!(cut("email=ann&a=1"), ["ann"]);
+        assert_eq!(cut("email=ann;a=1"), ["ann"]);
+        assert_eq!(cut("email=ann;email=bob;a=1"), ["ann", "bob"]);
+        assert!(whole("email\t&").is_empty() && cut("email\t&").is_empty());
+        assert_eq!(whole("email=ann&EMAIL=bob&email=ann"), ["ann", "bob"]);
+    }
+
+    #[test]
+    fn a_content_type_that_is_not_a_forms_hides_no_field() {
+        let body = b"--XX\r\nContent-Disposition: form-data; name=email\r\n\r\nann\r\n--XX--\r\n&email=bob";
+        let values = |encoding| {
+            let prefix = BodyPrefix { bytes: body, end: Completeness::Complete, encoding };
+            prefix.values(FieldSource::Form, "email")
+        };
+        let boundary = Some("XX".to_owned());
+        assert_eq!(values(FormEncoding::Multipart { boundary: boundary.clone() }), ["ann"]);
+        assert_eq!(values(FormEncoding::Other { boundary }), ["bob", "ann"]);
+        assert_eq!(values(FormEncoding::UrlEncoded), ["bob"]);
+    }
+
+    #[tokio::test]
+    async fn all_bodies_together_are_bounded_until_they_are_sent() {
+        let budget = Budget::new(100);
+        let upload = || Upload::from_bytes(vec![b'x'; 60].into());
+        let read = async |upload: &mut Upload| {
+            BodyPrefix::read(upload, FormEncoding::UrlEncoded, &budget).await.is_ok()
+        };
+        let [mut first, mut second] = [upload(), upload()];
+        assert!(read(&mut first).await && read(&mut first).await, "reserved once");
+        assert!(!read(&mut second).await, "there is no room for both");
+        first.take_prefix();
+        assert!(read(&mut second).await, "the first was sent");
+        drop(second);
+        assert!(read(&mut upload()).await, "the second was dropped");
     }
 }

@@ -1,7 +1,7 @@
 //! Fields of a JSON object in the prefix of a body, which may be cut off.
 //!
-//! Reads what lenient parsers read: escapes of lone surrogates and bytes that are not UTF-8 are replaced, not rejected,
-//! because a server that accepts them sees the fields behind them. Every value of a field is found, whatever the case
+//! Reads what lenient parsers read: escapes of lone surrogates and bytes that are not UTF-8 are replaced, and a trailing
+//! comma is accepted, because a server that accepts them sees the fields. Every value of a field is found, whatever the case
 //! of its name. Input that is invalid even so has no fields: values before the error do not count. The scan is linear:
 //! each byte is scanned once, and a string is decoded once.
 //!
@@ -10,15 +10,25 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+/// The value of a list in a list or of an object, beside others.
+const NESTED: &str = "{}";
+
 /// The strings, numbers and booleans at a dotted path, without duplicates, in their order.
+///
+/// A list in a list and an object have no value of their own. Beside other values they have a constant one, so that a
+/// value of which a server takes no notice does not hide the client.
 pub fn fields(bytes: &[u8], path: &str, end: Completeness) -> Vec<String> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
-    let mut scan = FieldScanner { rest: bytes, found: Vec::new(), known: BTreeSet::new() };
+    let mut scan = FieldScanner { rest: bytes, found: Vec::new(), known: BTreeSet::new(), is_nested: false };
     match scan.object(&case_folded(path)) {
-        Ok(()) => scan.found,
-        Err(ScanError::Truncated) if end == Completeness::Truncated => scan.found,
-        Err(_) => Vec::new(),
+        Err(ScanError::Truncated) if end == Completeness::Truncated => {}
+        Err(_) => return Vec::new(),
+        Ok(()) => {}
     }
+    if scan.is_nested && !scan.found.is_empty() {
+        scan.keep(NESTED.to_owned());
+    }
+    scan.found
 }
 
 /// Whether a body continues behind its known prefix.
@@ -39,6 +49,8 @@ struct FieldScanner<'j> {
     rest: &'j [u8],
     found: Vec<String>,
     known: BTreeSet<String>,
+    /// Whether a list in a list, or an object, is in the place of a value.
+    is_nested: bool,
 }
 
 /// Names are compared by Unicode case folding. Go matches `ſ` with `s` in a field's name.
@@ -68,6 +80,10 @@ impl<'j> FieldScanner<'j> {
                 b'}' => return self.skip(1),
                 b',' => self.skip(1)?,
                 _ => return Err(ScanError::NotJson),
+            }
+            // Lenient parsers accept a comma behind the last field.
+            if self.next()? == b'}' {
+                return self.skip(1);
             }
         }
     }
@@ -101,16 +117,21 @@ impl<'j> FieldScanner<'j> {
         Ok(text)
     }
 
-    /// Collects the value that follows, or the elements of the list that follows; an object has no values.
+    /// Collects the value that follows, or the elements of the list that follows.
     fn values(&mut self) -> Result<(), ScanError> {
         match self.next()? {
             b'[' => self.list(),
-            b'{' => self.skip_value(),
+            b'{' => self.nested(),
             _ => self.scalar(),
         }
     }
 
-    /// Some servers read a list of one element as the element. A list in a list has no values.
+    fn nested(&mut self) -> Result<(), ScanError> {
+        self.is_nested = true;
+        self.skip_value()
+    }
+
+    /// Some servers read a list of one element as the element.
     fn list(&mut self) -> Result<(), ScanError> {
         self.expect(b'[')?;
         if self.next()? == b']' {
@@ -118,13 +139,16 @@ impl<'j> FieldScanner<'j> {
         }
         loop {
             match self.next()? {
-                b'[' | b'{' => self.skip_value()?,
+                b'[' | b'{' => self.nested()?,
                 _ => self.scalar()?,
             }
             match self.next()? {
                 b']' => return self.skip(1),
                 b',' => self.skip(1)?,
                 _ => return Err(ScanError::NotJson),
+            }
+            if self.next()? == b']' {
+                return self.skip(1);
             }
         }
     }
@@ -297,7 +321,9 @@ mod tests {
         check(r#"{"id": true}"#, "id", &["true"]);
         check(r#"{"user":{"x":{"email":"no"},"email":"ann"}}"#, "user.email", &["ann"]);
         check(r#"{"user.email":"ann"}"#, "user.email", &["ann"]);
-        check(r#"{"email":["ann",["no"],{"no":1},"bob"]}"#, "email", &["ann", "bob"]);
+        check(r#"{"email":["ann",["no"],{"no":1},"bob"]}"#, "email", &["ann", "bob", NESTED]);
+        check(r#"{"email":[["ann"]]}"#, "email", &[]);
+        check(r#"{"email":{"0":"ann"}}"#, "email", &[]);
         check(r#"{"email":[]}"#, "email", &[]);
     }
 
@@ -307,7 +333,7 @@ mod tests {
         check(r#"{"uſer":"a","\u212Aey":"b"}"#, "user", &["a"]);
         check(r#"{"uſer":"a","\u212Aey":"b"}"#, "key", &["b"]);
         check(r#"{"user":{"email":"decoy"},"User":{"Email":"ann"}}"#, "user.email", &["decoy", "ann"]);
-        check(r#"{"email":"ann","email":{}}"#, "email", &["ann"]);
+        check(r#"{"email":"decoy","email":{"0":"ann"}}"#, "email", &["decoy", NESTED]);
     }
 
     #[test]
@@ -334,6 +360,9 @@ mod tests {
         check(r#"{"email":"decoy","\ud800":0,"email":"ann"}"#, "email", &["decoy", "ann"]);
         check(r#"{"email":"\ud800"}"#, "email", &["\u{fffd}"]);
         check(r#"{"x":NaN,"email":"ann"}"#, "email", &["ann"]);
+        check(r#"{"email":"ann",}"#, "email", &["ann"]);
+        check(r#"{"email":["ann" , ] , }"#, "email", &["ann"]);
+        check(r#"{"user":{"email":"ann",},}"#, "user.email", &["ann"]);
         let bytes = b"{\"email\":\"decoy\",\"x\":\"\xff\",\"email\":\"ann\"}";
         assert_eq!(fields(bytes, "email", Completeness::Complete), ["decoy", "ann"]);
     }
@@ -367,7 +396,8 @@ mod tests {
             "{email:\"x\"}",
             "[{\"email\":\"x\"}]",
             "{\"email\":\"x\" \"b\":1}",
-            "{\"email\":\"x\",}",
+            "{\"email\":\"x\",,}",
+            "{,}",
             "{\"email\":\"x\",\"b\":}",
         ] {
             check(json, "email", &[]);

@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::connection::delegate_write;
 use crate::transport::proxy::accept::client_connection::ActiveStream;
 use crate::transport::proxy::accept::websocket::WebSocketHandshake;
 use crate::transport::proxy::body::ResponseBody;
@@ -115,20 +116,4 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountedIo<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedIo<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
-}
+delegate_write!([<S: AsyncWrite + Unpin>] CountedIo<S>, io);

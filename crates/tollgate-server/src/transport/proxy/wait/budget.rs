@@ -1,4 +1,4 @@
-//! Bounds the memory of all bodies that are buffered while their requests wait.
+//! Bounds the memory of all bodies that are buffered while their requests are decided or wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,6 @@
 //! Enqueues denied requests of rules with `on_exceed: queue`, and answers status queries of their senders.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hyper::header::{HOST, HeaderValue, LOCATION};
@@ -13,7 +14,9 @@ use tollgate::{Hit, Reason, Time};
 
 use crate::config::QueueConfig;
 use crate::connection::FullResponse;
+use crate::error_response::{self, ErrorFormat};
 use crate::gate::{Gate, GateSnapshot};
+use crate::log_rate::LogLimiter;
 use crate::queue::{QueueBackend, QueueError, QueuedRequest, QueuedState, RequestSender, new_id};
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
@@ -32,6 +35,8 @@ pub struct RequestQueue {
     pub retry_schedule: RetrySchedule,
     /// Memory of bodies that are being read in order to be enqueued.
     body_budget: Arc<Budget>,
+    /// Of the log: clients can cause as many failures as they send requests.
+    pub failures: LogLimiter,
 }
 
 /// A denied request that is to be stored, without its body.
@@ -56,16 +61,11 @@ pub fn is_queueable(verdict: &EngineVerdict) -> bool {
 
 /// All identity attributes that the policy may use for this sender, resolved now.
 pub fn resolve_identity(policy: &PolicySnapshot, hit: &Hit<'_>) -> Vec<(String, String)> {
-    let mut identity: Vec<(String, String)> = Vec::new();
-    policy.for_each_attribute(|attribute| {
-        let name = attribute.to_string();
-        if identity.iter().all(|(known, _)| *known != name)
-            && let Some(value) = policy.value(hit, attribute)
-        {
-            identity.push((name, value.into_owned()));
-        }
-    });
-    identity
+    let mut known = HashSet::new();
+    let attributes = policy.attributes().filter(|attribute| known.insert(*attribute));
+    attributes
+        .filter_map(|attribute| Some((attribute.to_string(), policy.value(hit, attribute)?.into_owned())))
+        .collect()
 }
 
 /// Why a request could not be enqueued.
@@ -85,6 +85,7 @@ impl RequestQueue {
             config,
             retry_schedule: RetrySchedule::default(),
             body_budget: Budget::new(MAX_READING_BYTES),
+            failures: LogLimiter::default(),
         })
     }
 
@@ -135,6 +136,11 @@ impl RequestQueue {
             Ok(()) => Ok(item.id),
             Err(error) => {
                 self.retry_schedule.cancel(policy, &item.hit(), verdict, decided_at);
+                if !error.is_full() {
+                    self.failures.warn("errors of the queue", || {
+                        tracing::error!(%error, "a request could not be queued");
+                    });
+                }
                 Err(EnqueueError::Queue(error))
             }
         }
@@ -164,10 +170,11 @@ impl RequestQueue {
         id: &str,
         verdict: &EngineVerdict,
         ticket: Option<&str>,
+        format: ErrorFormat,
     ) -> Response<ResponseBody> {
         let status_url = format!("{STATUS_PATH}{id}");
         let mut answer = if self.config.accepted_status == 429 {
-            response::denial(verdict, ticket)
+            error_response::denied(verdict, ticket, format)
         } else {
             let body = json!({ "status": QueuedState::Queued.name(), "id": id, "status_url": status_url });
             response::json(StatusCode::ACCEPTED, &body)
@@ -208,11 +215,10 @@ impl From<EnqueueError> for ProblemDetails {
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("a request with more than {max} bytes is not queued"),
             ),
-            EnqueueError::Queue(error @ (QueueError::Full | QueueError::SenderFull)) => {
+            EnqueueError::Queue(error) if error.is_full() => {
                 ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, error.to_string())
             }
-            EnqueueError::Queue(error) => {
-                tracing::error!(%error, "a request could not be queued");
+            EnqueueError::Queue(_) => {
                 ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, "the request could not be queued")
             }
         }

@@ -39,7 +39,9 @@ pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
     for round in 0u32.. {
         while in_flight.try_join_next().is_some() {}
         if let Err(error) = queue.backend.renew_deliveries().await {
-            tracing::warn!(%error, "queued requests in flight may also be sent by another node");
+            queue.failures.warn("errors of the queue", || {
+                tracing::warn!(%error, "queued requests in flight may also be sent by another node");
+            });
         }
         let free = MAX_IN_FLIGHT - in_flight.len().min(MAX_IN_FLIGHT);
         let now = proxy.gate.now();
@@ -58,7 +60,9 @@ pub async fn run(proxy: Arc<Proxy>, mut shutdown: Shutdown) {
                 })
             }
             Err(error) => {
-                tracing::error!(%error, "queued requests cannot be sent");
+                queue.failures.warn("errors of the queue", || {
+                    tracing::error!(%error, "queued requests cannot be sent");
+                });
                 POLL_INTERVAL
             }
         };
@@ -142,7 +146,9 @@ async fn send(
             if item.tries >= queue.config.max_tries {
                 item.state = QueuedState::Dead;
                 item.next_at = now;
-                tracing::warn!(id = item.id, tries = item.tries, "a queued request was given up");
+                queue.failures.warn("queued requests", || {
+                    tracing::warn!(id = item.id, tries = item.tries, "a queued request was given up");
+                });
             } else {
                 item.reschedule(now + wait);
             }
@@ -163,7 +169,9 @@ async fn save(proxy: &Proxy, queue: &RequestQueue, item: QueuedRequest) {
         proxy.counts.dead_lettered.fetch_add(1, Ordering::Relaxed);
     }
     if let Err(error) = queue.backend.update(item).await {
-        tracing::error!(%error, "the result of a queued request could not be saved: it will be sent again");
+        queue.failures.warn("errors of the queue", || {
+            tracing::error!(%error, "the result of a queued request could not be saved: it will be sent again");
+        });
     }
 }
 

@@ -3,15 +3,14 @@
 //! The time is an estimate. It keeps the order within a key and avoids checking every queued request whenever one may
 //! pass; the limit itself is checked when the time has come.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::internal::limit::Shape;
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
+use tollgate_stores::recent_map::RecentMap;
 
 /// A later estimate could outlive the rule that it is based on.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -19,53 +18,58 @@ const MAX_WAIT: Duration = Duration::from_secs(120);
 const UNKNOWN_WAIT: Duration = Duration::from_secs(300);
 /// A permit may be released at any time.
 const PERMIT_WAIT: Duration = Duration::from_secs(1);
-/// Keys that are remembered. When as many others came later, a key that has not been scheduled since is forgotten.
+/// Keys of each generation of the schedules.
 const MAX_KEYS: usize = 32_768;
 /// This many requests of a key are tried each time that one may pass.
 const MAX_PER_ADMISSION: usize = 8;
 
-#[derive(Default)]
 pub struct RetrySchedule {
-    by_key: Mutex<RecentSchedules>,
+    /// By a hash of limit and key.
+    by_key: Mutex<RecentMap<u64, KeySchedule>>,
     hasher: RandomState,
 }
 
-/// Schedules keyed by a hash of limit and key, in two generations: when the current one is full it replaces the previous
-/// one. So a flood of keys costs each request the same, and keys in use stay.
-#[derive(Default)]
-struct RecentSchedules {
-    current: HashMap<u64, KeySchedule>,
-    previous: HashMap<u64, KeySchedule>,
-}
-
-impl RecentSchedules {
-    fn get(&self, key: u64) -> Option<KeySchedule> {
-        self.current.get(&key).or_else(|| self.previous.get(&key)).copied()
-    }
-
-    fn insert(&mut self, key: u64, schedule: KeySchedule) {
-        if self.current.len() >= MAX_KEYS && !self.current.contains_key(&key) {
-            self.previous = mem::take(&mut self.current);
-        }
-        self.current.insert(key, schedule);
+impl Default for RetrySchedule {
+    fn default() -> RetrySchedule {
+        RetrySchedule { by_key: Mutex::new(RecentMap::new(MAX_KEYS)), hasher: RandomState::new() }
     }
 }
 
 /// The queued requests of one key.
+///
+/// A round is the requests that were denied at their scheduled time and wait for the same admission. The first
+/// [`MAX_PER_ADMISSION`] of them are all tried then, in their order; each further one is tried an admission later, and
+/// new requests come behind all others:
+///
+/// ```text
+///          now      round_at      + interval   + interval   + interval
+///  retry    |       1 2 … 8           9            10           |
+///  new      |          |              |            |            11
+/// ```
 #[derive(Clone, Copy)]
 struct KeySchedule {
-    /// Requests denied at their scheduled time: when the first of them may pass, how many they are, and the last retry
-    /// time.
-    next_admission: Time,
-    denied: usize,
-    last_retry: Time,
-    /// The latest time that was assigned.
+    /// When a request of the current round may pass.
+    round_at: Time,
+    /// Requests of the round so far.
+    round_size: usize,
+    /// The latest time that was assigned in the round.
+    round_end: Time,
+    /// The latest time that was assigned at all.
     latest: Time,
 }
 
 impl KeySchedule {
     fn new(now: Time) -> KeySchedule {
-        KeySchedule { next_admission: now, denied: 0, last_retry: now, latest: now }
+        KeySchedule { round_at: now, round_size: 0, round_end: now, latest: now }
+    }
+
+    /// Adds a request to the round, or begins a new one if the round's admission has come.
+    fn with_denied(self, first_admission: Time, now: Time) -> KeySchedule {
+        if now < self.round_at {
+            KeySchedule { round_size: self.round_size + 1, ..self }
+        } else {
+            KeySchedule { round_at: first_admission, round_size: 1, round_end: first_admission, ..self }
+        }
     }
 }
 
@@ -85,25 +89,24 @@ impl RetrySchedule {
         verdict: &EngineVerdict,
         now: Time,
     ) -> Time {
-        self.update(policy, hit, verdict, now, |entry, soonest, step| {
-            let behind = entry.map_or(soonest, |entry| entry.latest + step);
-            let at = behind.min(now + MAX_WAIT).max(soonest);
-            let entry = entry.unwrap_or(KeySchedule::new(now));
-            (at, KeySchedule { latest: at, ..entry })
+        self.update(policy, hit, verdict, now, |known, first_admission, interval| {
+            let behind_all = known.map_or(first_admission, |known| known.latest + interval);
+            let at = behind_all.min(now + MAX_WAIT).max(first_admission);
+            let schedule = known.unwrap_or(KeySchedule::new(now));
+            (at, KeySchedule { latest: at, ..schedule })
         })
     }
 
     /// Releases a time that was assigned to a request which was not enqueued.
     pub fn cancel(&self, policy: &PolicySnapshot, hit: &Hit<'_>, verdict: &EngineVerdict, now: Time) {
-        self.update(policy, hit, verdict, now, |entry, soonest, step| {
-            let entry = entry.unwrap_or(KeySchedule::new(now));
-            let end = Time::from_nanos(entry.latest.nanos().saturating_sub(step.as_nanos() as u64));
-            (soonest, KeySchedule { latest: end, ..entry })
+        self.update(policy, hit, verdict, now, |known, first_admission, interval| {
+            let schedule = known.unwrap_or(KeySchedule::new(now));
+            let latest = Time::from_nanos(schedule.latest.nanos().saturating_sub(interval.as_nanos() as u64));
+            (first_admission, KeySchedule { latest, ..schedule })
         });
     }
 
-    /// The next time of a request that was denied at its time. The oldest of them are all tried at the next admission,
-    /// in their order; the others come later.
+    /// The next time of a request that was denied at its time: see [`KeySchedule`].
     pub fn reschedule(
         &self,
         policy: &PolicySnapshot,
@@ -111,23 +114,20 @@ impl RetrySchedule {
         verdict: &EngineVerdict,
         now: Time,
     ) -> Time {
-        self.update(policy, hit, verdict, now, |entry, soonest, step| {
-            let entry = entry.unwrap_or(KeySchedule::new(now));
-            let round = if now < entry.next_admission {
-                KeySchedule { denied: entry.denied + 1, ..entry }
+        self.update(policy, hit, verdict, now, |known, first_admission, interval| {
+            let schedule = known.unwrap_or(KeySchedule::new(now)).with_denied(first_admission, now);
+            let at = if schedule.round_size > MAX_PER_ADMISSION {
+                (schedule.round_end + interval).min(now + MAX_WAIT).max(first_admission)
             } else {
-                KeySchedule { next_admission: soonest, denied: 1, last_retry: soonest, ..entry }
+                first_admission
             };
-            let at = if round.denied > MAX_PER_ADMISSION {
-                (round.last_retry + step).min(now + MAX_WAIT).max(soonest)
-            } else {
-                soonest
-            };
-            let last_retry = round.last_retry.max(at);
-            (at, KeySchedule { last_retry, latest: entry.latest.max(at), ..round })
+            let round_end = schedule.round_end.max(at);
+            (at, KeySchedule { round_end, latest: schedule.latest.max(at), ..schedule })
         })
     }
 
+    /// Replaces the schedule of the denied key. `next` is given the known schedule, the first time at which a request
+    /// may pass, and the interval between admissions; it returns the request's time and the new schedule.
     fn update(
         &self,
         policy: &PolicySnapshot,
@@ -136,21 +136,21 @@ impl RetrySchedule {
         now: Time,
         next: impl FnOnce(Option<KeySchedule>, Time, Duration) -> (Time, KeySchedule),
     ) -> Time {
-        let soonest = now + min_wait(verdict);
+        let first_admission = now + min_wait(verdict);
         let Some(denied) = verdict.reported().filter(|limit| limit.limit.shape() != Shape::Concurrency)
         else {
-            return soonest;
+            return first_admission;
         };
         let rate = denied.limit.rate();
-        let step = u128::from(rate.period().nanos()) * u128::from(denied.rule.cost)
+        let interval = u128::from(rate.period().nanos()) * u128::from(denied.rule.cost)
             / u128::from(rate.count().max(1));
-        let step = Duration::from_nanos(u64::try_from(step).unwrap_or(u64::MAX)).min(MAX_WAIT);
+        let interval = Duration::from_nanos(u64::try_from(interval).unwrap_or(u64::MAX)).min(MAX_WAIT);
         let key: Vec<_> = denied.rule.key.iter().map(|attribute| policy.value(hit, attribute)).collect();
         let name = self.hasher.hash_one((&denied.rule.id, *denied.limit, key));
         let mut schedules = self.by_key.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = schedules.get(name).filter(|entry| entry.latest > now);
-        let (at, entry) = next(known, soonest, step);
-        schedules.insert(name, entry);
+        let known = schedules.get_mut(&name).filter(|schedule| schedule.latest > now);
+        let (at, schedule) = next(known.copied(), first_admission, interval);
+        schedules.insert(name, schedule);
         at
     }
 }
@@ -160,23 +160,6 @@ mod tests {
     use tollgate::internal::EngineCore;
 
     use super::*;
-
-    /// A regression: with a full table, every request searched all of it under the lock.
-    #[test]
-    fn a_flood_of_keys_displaces_keys_that_are_not_used_and_no_others() {
-        let mut schedules = RecentSchedules::default();
-        let entry = KeySchedule::new(Time::from_secs(1_000));
-        schedules.insert(0, entry);
-        schedules.insert(1, entry);
-        for key in 2..4 * MAX_KEYS as u64 {
-            schedules.insert(key, entry);
-            if key.is_multiple_of(MAX_KEYS as u64 / 2) {
-                schedules.insert(0, entry);
-            }
-            assert!(schedules.current.len() <= MAX_KEYS && schedules.previous.len() <= MAX_KEYS);
-        }
-        assert!(schedules.get(0).is_some() && schedules.get(1).is_none());
-    }
 
     #[test]
     fn requests_of_one_key_are_scheduled_one_after_another_and_keys_independently() {

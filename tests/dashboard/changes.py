@@ -1,0 +1,81 @@
+"""The log of changes: its kinds, the steps of ramps, and the measured effect."""
+
+from playwright.sync_api import expect
+
+from browser import case, open_page
+from node import Node
+from process import wait_until
+
+CONFIG = "rules_db: sqlite:tollgate.db\nrules: []"
+BANS = 120
+LOGIN = {"method": "POST", "path": "/login", "ip": "203.0.113.9"}
+
+
+@case
+def changes_of_one_kind_are_found_behind_many_others(browser):
+    node = Node(CONFIG)
+    assert node.admin("POST", "/v1/rules", {"id": "login", "key": "ip", "limit": "5/m"}).status == 201
+    for number in range(BANS):
+        assert node.admin("POST", "/v1/bans", {"key": f"ip:203.0.113.{number}", "for": "1h"}).status == 201
+    assert node.admin("PUT", "/v1/enforce", {"enforce": "shadow"}).status == 200
+    page = open_page(browser, node, "changes")
+    entries = page.locator(".changes > li")
+    expect(entries).to_have_count(50)
+    expect(entries.first).to_contain_text("panic switch set to shadow")
+    kinds = page.get_by_label("Which changes")
+    kinds.select_option("rules")
+    expect(entries).to_have_count(1)
+    expect(entries).to_contain_text("rule login created")
+    kinds.select_option("allow list")
+    expect(page.get_by_text("No such change")).to_be_visible()
+    expect(entries).to_have_count(0)
+    kinds.select_option("panic switch")
+    expect(entries).to_have_count(1)
+    kinds.select_option("bans")
+    expect(entries).to_have_count(50)
+    page.get_by_role("button", name="Older changes").click()
+    expect(entries).to_have_count(100)
+
+
+@case
+def a_step_of_a_ramp_is_named_and_has_no_reversal(browser):
+    node = Node(CONFIG)
+    rules = {"rules": [{"id": "login", "key": "ip", "limit": "5/m"}]}
+    answer = node.admin("POST", "/v1/rules/import?guard=denied%3C50%25&for=10m", rules)
+    assert answer.status == 200, answer
+    page = open_page(browser, node, "changes")
+    expect(page.get_by_role("region", name="Ramp")).to_be_visible()
+    page.get_by_role("button", name="Enforce now").click()
+    ended = page.locator(".changes > li").first
+    expect(ended).to_contain_text("ramp of rule login ended")
+    expect(ended.get_by_role("button", name="Revert")).to_have_count(0)
+    expect(ended.get_by_role("button", name="Effect")).to_have_count(1)
+    page.get_by_label("Which changes").select_option("panic switch")
+    expect(page.get_by_text("No such change")).to_be_visible()
+    page.get_by_label("Which changes").select_option("ramp steps")
+    expect(page.locator(".changes > li")).to_have_count(1)
+
+
+@case
+def the_effect_of_a_set_is_measured_on_its_rules(browser):
+    node = Node("rules_db: sqlite:tollgate.db\nrules: [{ id: api, match: GET /api, key: ip, limit: 1/h }]")
+    node.passed(60, method="GET", path="/api", ip="203.0.113.1")
+    start = node.admin("GET", "/v1/series?step=second").body["points"]
+    wait_until("some seconds are counted", lambda: len(node.admin("GET", "/v1/series?step=second").body["points"]) > len(start) + 3)
+    rules = [{"id": name, "match": f"POST /{name}", "key": "ip", "limit": "5/h"} for name in ("login", "reset")]
+    assert node.admin("POST", "/v1/rules/import", {"rules": rules}).status == 200
+
+    def counted() -> bool:
+        node.passed(10, **LOGIN)
+        points = node.admin("GET", "/v1/series?step=second&rule=login").body["points"]
+        return sum(point["denied"] for point in points) > 30
+
+    wait_until("denials are counted", counted)
+    page = open_page(browser, node, "changes")
+    entry = page.locator(".changes > li").first
+    entry.get_by_role("button", name="Effect").click()
+    expect(entry).to_contain_text("Under its 2 rules: 0 of 0 requests a minute were limited in the")
+    text = entry.get_by_role("status").inner_text()
+    assert "10 min before" not in text and "10 min since" not in text, text
+    since = text.split("before, and ")[1]
+    assert not since.startswith("0 of"), text
