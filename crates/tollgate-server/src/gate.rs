@@ -388,6 +388,12 @@ impl Gate {
     pub fn now(&self) -> Time {
         self.clock.now()
     }
+
+    /// The time from which the delay of a verdict counts, for a check that began at `began`. A central store decides
+    /// during the call, so the delay counts from its end: a held request is never released early.
+    pub fn decided_at(&self, began: Time) -> Time {
+        if self.central.get().is_some() { self.now() } else { began }
+    }
 }
 
 impl Settle for Gate {

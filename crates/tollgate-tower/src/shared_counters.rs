@@ -101,12 +101,13 @@ impl StoreCall {
 
 async fn decide(limiter: Arc<RateLimiter>, store: CentralStore, parts: Parts) -> SharedDecision {
     let needs = limiter.needs.load_full();
-    let decided_at = limiter.now();
     let policy = limiter.core().policy();
     let decided = {
         let hit = limiter.hit(IncomingRequest::of_parts(&parts), &needs);
-        limiter.core().decide_central(&policy, &hit, decided_at, DecisionMode::Check, &store).await
+        limiter.core().decide_central(&policy, &hit, limiter.now(), DecisionMode::Check, &store).await
     };
+    // The store decides during the call. A delay counts from its end, so that no request is released early.
+    let decided_at = limiter.now();
     if let Some(receipt) = decided.to_refund {
         limiter.refund(receipt);
     }

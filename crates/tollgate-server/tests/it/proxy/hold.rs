@@ -209,6 +209,7 @@ fn nodes_that_share_redis_hold_at_one_rate_and_refund_disconnected_clients() {
     let rules = "store_deadline: 5s
 rules:
   - { id: q, match: '/q/**', algorithm: leaky-bucket, limit: 10/s, burst: 8, max_wait: 10s }
+  - { id: paused, match: /paused, algorithm: leaky-bucket, limit: 1/s, burst: 2, max_wait: 10s }
   - { id: slow, match: /slow, algorithm: leaky-bucket, limit: 1/h, burst: 2, max_wait: 2h }";
     let nodes = [(); 2].map(|()| in_front_of(&api, &format!("counters: {}\n{rules}", redis.url())));
     for node in &nodes {
@@ -219,6 +220,15 @@ rules:
     let statuses: Vec<_> = clients.iter_mut().map(|client| client.answer().status).collect();
     assert_eq!(statuses, [200; 8]);
     assert!(start.elapsed() >= Duration::from_millis(700), "one every 100 ms: {:?}", start.elapsed());
+
+    // A delay counts from the time of the store, not from that of the request: both are charged after the pause.
+    let start = Instant::now();
+    let pause = Duration::from_millis(500);
+    redis.command(&["CLIENT", "PAUSE", "500", "ALL"]);
+    let mut clients = [(); 2].map(|()| send(&nodes[0], "/paused"));
+    let statuses = clients.each_mut().map(|client| client.answer().status);
+    assert_eq!(statuses, [200; 2]);
+    assert!(start.elapsed() >= pause + Duration::from_secs(1), "released early: {:?}", start.elapsed());
 
     assert_eq!(get(&nodes[0], "/slow", &[]).status, 200);
     let held = send(&nodes[0], "/slow");

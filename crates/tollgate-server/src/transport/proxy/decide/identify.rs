@@ -90,7 +90,7 @@ impl ConnectionContext {
         let later = self.proxy.request_queue.is_some() && !verdict.allowed && is_queueable(&verdict);
         let identity = later.then(|| enqueue::resolve_identity(policy, &hit));
         let sender = hit::address(&hit).zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
-        Ok(ProxyDecision { verdict, decided_at: now, sticky, sender })
+        Ok(ProxyDecision { verdict, decided_at: gate.decided_at(now), sticky, sender })
     }
 }
 
