@@ -13,18 +13,19 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use tollgate::internal::algorithm::Quota;
-use tollgate::internal::event::EventKey;
+use tollgate::internal::engine::LoggedKey;
 use tollgate::internal::fingerprint::Fingerprint;
 use tollgate::internal::rule::RuleId;
 use tollgate::internal::verdict::{Reason, VerdictId};
 use tollgate::internal::{EngineCore, EngineVerdict, Limit, hit};
-use tollgate::{Clock, Hit, Time};
+use tollgate::{Clock, Time};
 
 mod episodes;
 mod line;
 mod output;
 mod writer;
 
+use crate::insight::Decided;
 use crate::trace_id::TraceId;
 use output::Output;
 use writer::Writer;
@@ -96,7 +97,7 @@ struct DecisionRecord {
     reason: Reason,
     rule: Option<RuleId>,
     limit: Option<Limit>,
-    key: EventKey,
+    key: LoggedKey,
     cost: u64,
     remaining: Option<u64>,
     retry_after: Option<Duration>,
@@ -157,35 +158,26 @@ impl DecisionLog {
     }
 
     /// Enqueues a decision if the sample includes it. Never blocks.
-    pub fn record(
-        &self,
-        engine: &EngineCore,
-        hit: &Hit<'_>,
-        verdict: &EngineVerdict,
-        trace: Option<TraceId>,
-    ) {
+    pub fn record(&self, engine: &EngineCore, decided: &Decided<'_, '_>, trace: Option<TraceId>) {
+        let Decided { policy, hit, verdict, at, .. } = *decided;
         if verdict.allowed && self.config.sample == Sample::Denied {
             return;
         }
-        // The event has the key as it may be logged.
-        let Some(event) = engine.events().find(verdict.id) else {
-            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
+        let key = engine.logged_key(policy, hit, verdict);
         if let Sample::Keys(percent) = self.config.sample
-            && !is_sampled(&event.key, percent)
+            && !is_sampled(&key, percent)
         {
             return;
         }
         let reported = verdict.reported();
         let record = DecisionRecord {
             id: verdict.id,
-            at: event.at,
+            at,
             allowed: verdict.allowed,
             reason: verdict.reason,
-            rule: event.rule,
+            rule: reported.map(|limit| limit.rule.id.clone()),
             limit: reported.map(|limit| *limit.limit),
-            key: event.key,
+            key,
             cost: hit::cost(hit),
             remaining: reported.map(|limit| limit.remaining()),
             retry_after: verdict.retry_after,
@@ -212,11 +204,11 @@ impl DecisionLog {
 }
 
 /// Whether a key belongs to a percentage of all keys: the same keys each time. A decision without a key does not.
-fn is_sampled(key: &EventKey, percent: u8) -> bool {
+fn is_sampled(key: &LoggedKey, percent: u8) -> bool {
     let bits = match key {
-        EventKey::Unknown => return false,
-        EventKey::Redacted(mark) => mark.to_bits(),
-        EventKey::Plain(text) => {
+        LoggedKey::None => return false,
+        LoggedKey::Redacted(mark) => mark.to_bits(),
+        LoggedKey::Plain(text) => {
             let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
             let (first, _) = digest.as_ref().split_first_chunk().expect("a digest has 32 bytes");
             u64::from_le_bytes(*first)
@@ -231,15 +223,15 @@ mod tests {
 
     #[test]
     fn a_percentage_has_the_same_keys_each_time_and_a_larger_one_includes_them() {
-        let plain = |n: u64| EventKey::Plain(format!("user:{n}").into());
+        let plain = |n: u64| LoggedKey::Plain(format!("user:{n}").into());
         let marked =
-            |n: u64| EventKey::Redacted(Fingerprint::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        for key in [&plain as &dyn Fn(u64) -> EventKey, &marked] {
+            |n: u64| LoggedKey::Redacted(Fingerprint::from_bits(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        for key in [&plain as &dyn Fn(u64) -> LoggedKey, &marked] {
             let one: Vec<u64> = (0..20_000).filter(|n| is_sampled(&key(*n), 1)).collect();
             assert!((140..260).contains(&one.len()), "{} of 20,000", one.len());
             assert!(one.iter().all(|n| is_sampled(&key(*n), 5)));
             assert!((0..100).all(|n| is_sampled(&key(n), 100)));
         }
-        assert!(!is_sampled(&EventKey::Unknown, 100), "a decision without a key is in no sample of keys");
+        assert!(!is_sampled(&LoggedKey::None, 100), "a decision without a key is in no sample of keys");
     }
 }

@@ -302,11 +302,10 @@ impl Gate {
     /// Writes a decision to the log, the trace and the live data.
     #[inline]
     fn record(&self, snapshot: &GateSnapshot, decided: Decided<'_, '_>) {
-        let Decided { hit, verdict, at, .. } = decided;
         if let Some(log) = &snapshot.live.decision_log {
-            log.record(&self.engine, hit, verdict, snapshot.trace);
+            log.record(&self.engine, &decided, snapshot.trace);
         }
-        self.record_span(snapshot, hit, verdict, at);
+        self.record_span(snapshot, decided.hit, decided.verdict, decided.at);
         if let Some(insight) = self.insight.get() {
             insight.record(&decided);
         }

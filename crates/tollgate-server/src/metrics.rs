@@ -172,11 +172,6 @@ impl MetricsWriter<'_> {
         let selected = gate.rule_series.select(&policies);
         self.rules(&selected)?;
         self.compat(gate, &selected)?;
-        self.counter(
-            "tollgate_events_dropped_total",
-            "Decisions missing from the event stream.",
-            engine.events().dropped(),
-        )?;
         let log = &gate.decision_log_counts;
         self.counter(
             "tollgate_decision_log_lines_total",

@@ -13,7 +13,6 @@ use smallvec::SmallVec;
 
 use crate::ban::BanList;
 use crate::enforce::{Enforce, PanicSwitch};
-use crate::event::Events;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::Hit;
 use crate::plan::{Exempt, Plan, PlanContext};
@@ -34,6 +33,7 @@ mod deny_cache;
 mod explain;
 mod inspect;
 pub mod log;
+mod logged_key;
 mod memory_settings;
 mod record;
 mod saved_state;
@@ -50,6 +50,7 @@ use central::FailedCharge;
 pub use explain::ListMatches;
 pub use inspect::{CounterDetail, CounterReport, InspectError, InspectMode, KeyReport, TrackScope};
 use log::ChangedTracks;
+pub use logged_key::LoggedKey;
 pub use memory_settings::MemorySettings;
 pub use saved_state::{Restored, SavedStateError};
 pub use setup::{EngineSetup, LogKeys};
@@ -66,7 +67,6 @@ pub struct EngineCore {
     secret: Secret,
     bans: BanList,
     panic_switch: PanicSwitch,
-    events: Events,
     log_keys: LogKeys,
     decisions: Decisions,
     ignored_matches: AtomicU64,
@@ -131,7 +131,6 @@ impl EngineCore {
             bans: BanList::new(setup.secret.clone()).recording(setup.changes),
             secret: setup.secret,
             panic_switch: PanicSwitch::default(),
-            events: Events::new(setup.node, setup.log_keys.key_text()),
             log_keys: setup.log_keys,
             decisions: Decisions::new(setup.node),
             ignored_matches: AtomicU64::new(0),
@@ -261,8 +260,6 @@ impl EngineCore {
     fn finish_exempt(&self, context: &DecisionContext<'_, '_>, verdict: &mut EngineVerdict, exempt: Exempt) {
         verdict.exempt(exempt, context.now);
         if context.mode == DecisionMode::Check {
-            let key = verdict.ban.as_ref().map(|ban| ban.0.to_string());
-            self.push_event(context, verdict, key.as_deref());
             self.decisions.count(verdict);
         }
     }
@@ -367,10 +364,6 @@ impl EngineCore {
 
     pub fn store(&self) -> &MemoryStore {
         &self.store
-    }
-
-    pub fn events(&self) -> &Events {
-        &self.events
     }
 
     /// Distinguishes the fingerprints of this node from those of others; saved with its state.

@@ -16,7 +16,7 @@ macro_rules! expose {
 }
 
 expose! {
-    algorithm ban changes denial document enforce engine event fingerprint headers hit hold identity limit limiter policy
+    algorithm ban changes denial document enforce engine fingerprint headers hit hold identity limit limiter policy
     request rule rule_stats settlement store stripes time track verdict
 }
 

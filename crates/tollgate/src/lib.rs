@@ -125,8 +125,6 @@ mod rule_stats;
 
 mod track;
 
-mod event;
-
 mod engine;
 
 mod headers;

@@ -121,7 +121,7 @@ fn names(name: &str) -> (Option<&str>, &str) {
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
-    use tollgate::internal::event::EventKey;
+    use tollgate::internal::engine::LoggedKey;
     use tollgate::internal::rule::RuleId;
     use tollgate::internal::verdict::{Reason, VerdictId};
 
@@ -135,7 +135,7 @@ mod tests {
             reason: Reason::Limit,
             rule: RuleId::new(rule),
             limit: None,
-            key: EventKey::Plain(key.into()),
+            key: LoggedKey::Plain(key.into()),
             cost: 1,
             remaining: Some(0),
             retry_after: Some(Duration::from_micros(1)),

@@ -116,7 +116,7 @@ mod tests {
     use std::fs;
     use std::sync::mpsc;
 
-    use tollgate::internal::event::EventKey;
+    use tollgate::internal::engine::LoggedKey;
     use tollgate::internal::rule::RuleId;
     use tollgate::internal::verdict::{Reason, VerdictId};
     use tollgate_testkit::Folder;
@@ -132,7 +132,7 @@ mod tests {
             reason: if allowed { Reason::Ok } else { Reason::Limit },
             rule: RuleId::new("r"),
             limit: None,
-            key: EventKey::Plain("user:\"\n\u{0}</script>".into()),
+            key: LoggedKey::Plain("user:\"\n\u{0}</script>".into()),
             cost: 1,
             remaining: None,
             retry_after: None,

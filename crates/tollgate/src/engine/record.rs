@@ -1,14 +1,13 @@
-//! What a verdict leaves behind: statistics, tracked keys, violations and bans, and an event.
+//! What a verdict leaves behind: statistics, tracked keys, violations and bans.
 
 use std::sync::atomic::Ordering;
 
-use crate::engine::{DecisionContext, EngineCore, LogKeys};
-use crate::event::{NewEvent, NewEventKey};
+use crate::engine::{DecisionContext, EngineCore};
 use crate::identity::{Key, abridged};
 use crate::plan::Plan;
 use crate::rule::{BanPolicy, Rule};
 use crate::time::Time;
-use crate::verdict::{EngineVerdict, LimitVerdict};
+use crate::verdict::LimitVerdict;
 
 impl EngineCore {
     /// Records a verdict.
@@ -27,7 +26,6 @@ impl EngineCore {
             }
             limits => self.record_limits(context, limits),
         }
-        self.push_event(context, plan.verdict, None);
     }
 
     /// Counts the request for each rule. All limits of a rule are consecutive, also those of several keys: for the rule
@@ -91,35 +89,5 @@ impl EngineCore {
             }
         }
         banned
-    }
-
-    /// `ban` is the key of a ban; otherwise the event shows the key of the rule that the verdict reports.
-    #[inline(always)]
-    pub(super) fn push_event(
-        &self,
-        context: &DecisionContext<'_, '_>,
-        verdict: &EngineVerdict,
-        ban: Option<&str>,
-    ) {
-        let plain;
-        let reported = verdict.reported();
-        let key = match (self.log_keys, reported, ban) {
-            (LogKeys::Redacted, Some(limit), None) => NewEventKey::Redacted(limit.key),
-            (_, None, None) => NewEventKey::Unknown,
-            (LogKeys::Redacted, _, Some(key)) => NewEventKey::Redacted(self.ban_mark(key)),
-            (LogKeys::Plain, _, Some(key)) => NewEventKey::Plain(key),
-            (LogKeys::Plain, Some(limit), None) => {
-                plain = context.policy.key_text(context.hit, &limit.rule);
-                plain.as_deref().map_or(NewEventKey::Unknown, NewEventKey::Plain)
-            }
-        };
-        self.events.push(NewEvent {
-            id: verdict.id,
-            at: context.now,
-            allowed: verdict.allowed,
-            reason: verdict.reason,
-            rule: reported.map(|limit| &limit.rule.id),
-            key,
-        });
     }
 }

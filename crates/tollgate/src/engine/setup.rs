@@ -1,27 +1,17 @@
 //! Settings of an engine that are fixed for its lifetime.
 
 use crate::changes::Changes;
-use crate::event::KeyText;
 use crate::fingerprint::Secret;
 use crate::limit::Limit;
 use crate::store::MemoryStore;
 use crate::store::memory::MemoryFull;
 
-/// Whether logs and events show keys.
+/// Whether logs show keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogKeys {
     #[default]
     Redacted,
     Plain,
-}
-
-impl LogKeys {
-    pub(super) fn key_text(self) -> KeyText {
-        match self {
-            LogKeys::Redacted => KeyText::Never,
-            LogKeys::Plain => KeyText::Stored,
-        }
-    }
 }
 
 /// Settings of an engine, fixed for its lifetime.

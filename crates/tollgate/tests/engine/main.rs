@@ -6,7 +6,6 @@ use std::time::Duration;
 use tollgate::internal::ban::{Ban, BanSource};
 use tollgate::internal::document::{self, MapReader, Problems};
 use tollgate::internal::engine::{CounterDetail, CounterReport, InspectError, LogKeys};
-use tollgate::internal::event;
 use tollgate::internal::headers::{HeaderStyle, headers};
 use tollgate::internal::identity::{Attribute, FieldSource, Key};
 use tollgate::internal::policy::{PolicyParts, Settings};
