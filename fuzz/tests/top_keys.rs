@@ -31,6 +31,7 @@ fn on_a_zipf_stream_every_key_above_a_two_thousandth_is_listed_and_every_bound_h
         truth[key] += 1;
         sketch.add(mixed(key as u64), 1, || key);
     }
+    sketch.compact();
     let listed: HashMap<usize, (u64, u64)> =
         sketch.iter().map(|one| (*one.item, (one.count, one.error))).collect();
     assert_eq!(listed.len(), TOP_CAPACITY);

@@ -49,7 +49,7 @@ pub use top_merge::merge_tops;
 /// As many as the engine has: the stripe of a verdict is the one of its thread.
 const STRIPES: usize = 32;
 /// Full batches that wait to be merged.
-const MAX_PENDING: usize = 8;
+const MAX_PENDING: usize = 4;
 /// Empty batches that are kept for reuse.
 const MAX_SPARE: usize = 4;
 /// Seconds that a reader of the stream may fall behind.

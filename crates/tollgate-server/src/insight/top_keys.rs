@@ -8,7 +8,7 @@ use tollgate::internal::rule::RuleId;
 use super::bounded_sum::BoundedSum;
 use super::key_text::{MAX_KEY_TEXT, SHARED_TEXT_BYTES, is_unknown, unknown_key};
 use super::rule_history::{HOUR, MINUTE};
-use super::space_saving::{self, FingerprintMap, SpaceSaving};
+use super::space_saving::{CAPACITY, FingerprintMap, MAX_MONITORED, SpaceSaving};
 
 /// Complete minutes beside the current one.
 const MINUTES: usize = 5;
@@ -37,6 +37,14 @@ pub enum TopWindow {
 struct KeyName {
     rule: Option<RuleId>,
     text: Option<Arc<str>>,
+}
+
+impl KeyName {
+    fn complete(&mut self, other: &KeyName) {
+        if self.text.is_none() {
+            self.text.clone_from(&other.text);
+        }
+    }
 }
 
 /// A key of the list. Its true count is within [count − error, count].
@@ -99,6 +107,11 @@ impl<const STEPS: usize> SketchRing<STEPS> {
         &mut self.sketches[(self.step % STEPS as u64) as usize]
     }
 
+    /// The sketches of the current step, unless it is over at `second`.
+    fn ended(&mut self, second: u64) -> Option<&mut [SpaceSaving<KeyName>; OUTCOMES]> {
+        (second / self.step_secs > self.step).then(|| self.current())
+    }
+
     /// The sketches of the current step and of `before` complete ones.
     fn latest(&self, outcome: TopOutcome, before: u64) -> impl Iterator<Item = &SpaceSaving<KeyName>> {
         (0..=before.min(STEPS as u64 - 1)).map(move |back| {
@@ -110,6 +123,7 @@ impl<const STEPS: usize> SketchRing<STEPS> {
 
 pub struct TopKeys {
     minutes: SketchRing<{ MINUTES + 1 }>,
+    /// Without the current minute.
     hours: SketchRing<HOURS>,
 }
 
@@ -123,13 +137,24 @@ pub struct KeyWeight<'k> {
 }
 
 impl TopKeys {
-    pub const MAX_BYTES: usize = (MINUTES + 1 + HOURS) * OUTCOMES * space_saving::CAPACITY * COUNTER_BYTES;
+    /// Only the sketches of the current minute monitor more keys than are kept, and the one of an hour that a minute is
+    /// added to. The latter shares the texts of that minute.
+    pub const MAX_BYTES: usize = OUTCOMES
+        * ((MINUTES + HOURS) * CAPACITY + MAX_MONITORED)
+        * (COUNTER_BYTES + MAX_KEY_TEXT + SHARED_TEXT_BYTES)
+        + (MAX_MONITORED - CAPACITY) * COUNTER_BYTES;
 
     pub fn new(second: u64) -> TopKeys {
         TopKeys { minutes: SketchRing::new(MINUTE, second), hours: SketchRing::new(HOUR, second) }
     }
 
     pub fn advance(&mut self, second: u64) {
+        if let Some(ended) = self.minutes.ended(second) {
+            for (hour, minute) in self.hours.current().iter_mut().zip(ended) {
+                minute.compact();
+                hour.absorb(minute, KeyName::complete);
+            }
+        }
         self.minutes.advance(second);
         self.hours.advance(second);
     }
@@ -138,12 +163,11 @@ impl TopKeys {
         if key.weight == 0 {
             return;
         }
-        for sketches in [self.minutes.current(), self.hours.current()] {
-            let name = || KeyName { rule: key.rule.cloned(), text: key.text.cloned() };
-            let known = sketches[key.outcome as usize].add(key.fingerprint, key.weight.into(), name);
-            if let Some(known) = known.filter(|known| known.text.is_none()) {
-                known.text = key.text.cloned();
-            }
+        let name = || KeyName { rule: key.rule.cloned(), text: key.text.cloned() };
+        let sketch = &mut self.minutes.current()[key.outcome as usize];
+        let known = sketch.add(key.fingerprint, key.weight.into(), name);
+        if let Some(known) = known.filter(|known| known.text.is_none()) {
+            known.text = key.text.cloned();
         }
     }
 
@@ -161,7 +185,9 @@ impl TopKeys {
                 )
             }
             TopWindow::Hour => {
-                (self.hours.step.saturating_sub(1) * HOUR, merged(self.hours.latest(outcome, 1)))
+                let hours = self.hours.latest(outcome, 1);
+                let all = hours.chain(self.minutes.latest(outcome, 0));
+                (self.hours.step.saturating_sub(1) * HOUR, merged(all))
             }
         };
         let is_of_rule = |key: &TopKey| rule.is_none_or(|rule| key.rule.as_deref() == Some(rule));
@@ -174,13 +200,9 @@ impl TopKeys {
     }
 }
 
-/// Bytes of a counter with its key: the sketch's fields, and a table entry at a load of at least 7/16.
-const COUNTER_BYTES: usize = 2 * size_of::<u64>()
-    + size_of::<u64>()
-    + size_of::<KeyName>()
-    + (size_of::<(u64, u16)>() + 1) * 16 / 7
-    + MAX_KEY_TEXT
-    + SHARED_TEXT_BYTES;
+/// Bytes of a counter without the text of its key: the sketch's fields, and a table entry at a load of at least 7/16.
+const COUNTER_BYTES: usize =
+    3 * size_of::<u64>() + size_of::<KeyName>() + (size_of::<(u64, u16)>() + 1) * 16 / 7;
 
 /// The sum of several sketches, which each list what they monitor; also returns what a key may have that none monitors.
 fn merged<'s>(sketches: impl Iterator<Item = &'s SpaceSaving<KeyName>>) -> (Vec<TopKey>, u64) {
