@@ -1,4 +1,4 @@
-//! Builds a running gate from a configuration. The only module that names concrete backends.
+//! Builds a running gate from a configuration. Few other modules name concrete backends; `tests/tidy.rs` lists them.
 
 use std::fs;
 use std::path::Path;

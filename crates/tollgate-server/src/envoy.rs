@@ -1,6 +1,6 @@
-//! Rate limit requests of Envoy, whatever the protocol: what they ask, and how they are decided.
+//! Rate limit requests of Envoy, whatever the protocol: their contents, and how they are decided.
 //!
-//! The rules in force are asked about every descriptor. Limits beside them, of the configuration of envoyproxy/ratelimit
+//! Every descriptor is checked by the rules in force. Limits beside them, of the configuration of envoyproxy/ratelimit
 //! and those that requests bring along, are policies of their own over the same counters.
 
 use std::path::{Path, PathBuf};

@@ -33,11 +33,11 @@ use call::{ByteBudget, NodeCall, NodeClient};
 
 /// How long the other nodes may take to answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How long the database may take to list the nodes: later, those that were known last are asked.
+/// How long the database may take to list the nodes: later, those of the last list are called.
 const LIST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Views of the whole fleet at the same time.
 const MAX_VIEWS: usize = 4;
-/// A node that was not seen for longer is not asked. It announces itself every 10 s, and clocks may differ by a minute.
+/// A node that was not seen for longer is not called. It announces itself every 10 s, and clocks may differ by a minute.
 const MAX_SILENCE: Duration = Duration::from_secs(120);
 
 pub struct Fleet {

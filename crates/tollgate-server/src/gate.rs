@@ -88,7 +88,7 @@ pub struct Gate {
     pub config_file: OnceLock<PathBuf>,
 }
 
-/// The address of the decision API, for those who want to call it.
+/// The address of the decision API, as clients call it.
 #[derive(Serialize)]
 pub struct HttpAddress {
     /// Such as `http://127.0.0.1:8080`, or `unix:/run/tollgate.sock`.
@@ -247,7 +247,7 @@ impl Gate {
         }
     }
 
-    /// Decides a hit and charges it if it passes. The only way to a verdict that may have to wait for a store.
+    /// Decides a hit and charges it if it passes.
     pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         let timer = self.decision_times.start(1);
         let verdict = self.decide(snapshot, hit, now, DecisionMode::Check).await;

@@ -1,4 +1,4 @@
-//! A denial as a client of HTTP is told: status, and problem details (RFC 9457) of a registered type, an HTML page, or
+//! A denial as an HTTP response: status, and problem details (RFC 9457) of a registered type, an HTML page, or
 //! the body of the rule.
 
 use crate::rule::OwnBody;
@@ -17,7 +17,7 @@ pub const TICKET_HEADER: &str = "tollgate-ticket";
 /// In front of a ticket where a URI reference is expected.
 pub const TICKET_URN_PREFIX: &str = "urn:tollgate:ticket:";
 
-/// What a denied client is told.
+/// The response to a denied client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Denial<'v> {
     pub status: u16,

@@ -103,7 +103,7 @@ pub struct RuleTerms {
     /// The response header that contains the cost of the request, in lower case.
     pub cost_from: Option<Box<str>>,
     pub ban: Option<BanPolicy>,
-    /// What denied clients are told, if the rule has its own words.
+    /// The response to denied clients, if the rule sets one.
     pub deny: Option<Box<DenyOptions>>,
 }
 

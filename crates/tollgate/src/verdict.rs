@@ -1,4 +1,4 @@
-//! The verdict: whether a request is admitted, why, and what its sender is told.
+//! The verdict: whether a request is admitted, why, and what the response to the client contains.
 
 use std::fmt;
 use std::sync::Arc;
@@ -436,8 +436,8 @@ impl EngineVerdict {
         self.limits.iter().filter(|limit| limit.is_enforced())
     }
 
-    /// What the denying rule says to clients; `None` if no limit denies, or its rule has no words of its own. Of several
-    /// denying rules the reported one speaks.
+    /// The response that the denying rule sets; `None` if no limit denies, or its rule sets none. Of several denying rules
+    /// it is the reported one.
     pub fn deny_options(&self) -> Option<&DenyOptions> {
         let denies = !self.allowed && self.reason == Reason::Limit;
         self.reported().filter(|_| denies)?.rule.deny.as_deref()

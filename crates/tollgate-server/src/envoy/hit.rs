@@ -8,7 +8,7 @@ use tollgate::internal::identity::address::parse_ip;
 
 use super::request::{Descriptor, Entry};
 
-/// The hit that the rules are asked about. Every entry is the attribute `attr:KEY`. Entries that are named like a field
+/// The hit that the rules decide. Every entry is the attribute `attr:KEY`. Entries that are named like a field
 /// of the decision API are that field, too, and so is the address that Envoy's action `remote_address` sends.
 pub fn rules_hit<'h>(domain: &'h str, descriptor: &'h Descriptor<'_>, cost: u64) -> Hit<'h> {
     let last = |name: &str| {

@@ -1,8 +1,8 @@
 //! The ramp of a guarded apply as the database has it: a setting, which nodes follow like any other item, and a row
 //! with its progress, which only the node that runs it writes.
 //!
-//! A node runs the ramp while it holds the lease of the row. Every write of the row names the revision that its author
-//! has read, so of two nodes that believe to hold the lease one fails.
+//! A node runs the ramp while it holds the lease of the row. Every write of the row names the revision that it is
+//! based on, so of two nodes with a lease, one of them expired, only one succeeds.
 
 use serde_json::Value;
 

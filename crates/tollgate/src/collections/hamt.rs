@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::prefetch;
 
-/// An item of the trie: small, and knows its hash.
+/// An item of the trie: small, and with a hash of its own.
 pub(crate) trait Hashed: Copy {
     fn hash(&self) -> u32;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::document::MapReader;
 use crate::rule::parse::read_duration;
 
-/// What clients that a rule denies are told. Empty options are not stored.
+/// The response to clients that a rule denies. Empty options are not stored.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct DenyOptions {
     /// In place of the message that names the rule and its limit.
@@ -39,7 +39,7 @@ impl DenyOptions {
     pub const MAX_CONTENT_TYPE_BYTES: usize = 128;
     pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(365 * 86_400);
 
-    /// The longest wait that clients are told.
+    /// The longest wait that a response states.
     pub fn retry_after_max(&self) -> Option<Duration> {
         self.retry_after_max_secs.map(|secs| Duration::from_secs(secs.get().into()))
     }

@@ -1,4 +1,4 @@
-//! A simulation with everything that is asked of it: another configuration to compare with, other algorithms, the
+//! A simulation with all of its options: another configuration to compare with, other algorithms, the
 //! course over time.
 
 use tollgate::internal::http::FieldSelection;
@@ -16,7 +16,7 @@ use super::report::{
 };
 use super::timeline::Timeline;
 
-/// What is asked beside the denials.
+/// What is computed beside the denials.
 #[derive(Default)]
 pub struct SimulationOptions {
     /// Another configuration, with its name.
