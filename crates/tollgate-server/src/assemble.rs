@@ -17,7 +17,7 @@ use tollgate_stores::counters::name::{NameHash, Naming};
 use crate::client::{self, ClientError};
 use crate::config::{Config, KeyVisibility, StoreConfig, StoreKeys};
 use crate::config_history::ConfigHistory;
-use crate::decision_log::{DecisionLog, DecisionLogCounts};
+use crate::decision_log::{DecisionLog, DecisionLogCounts, FleetMarks, Sample};
 use crate::envoy::EnvoyLimits;
 use crate::fleet::Fleet;
 use crate::gate::{CentralBackend, Gate, LiveSettings};
@@ -65,7 +65,7 @@ pub fn check_memory(config: &Config) -> Result<(), Problems> {
 }
 
 /// The secret by which all nodes accept each other's receipts and tickets, if they share one.
-pub fn receipt_secret(config: &Config) -> Result<Option<Vec<u8>>, Problems> {
+pub fn receipt_secret(config: &Config) -> Result<Option<Vec<u8>>, Problem> {
     let Some(path) = &config.receipt_key_file else { return Ok(None) };
     let problem = |why: String| Problem::new(None, "receipt_key_file", format!("{}: {why}", path.display()));
     let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
@@ -171,11 +171,22 @@ pub fn decision_log(
     if let Some(log) = in_use.filter(|log| log.config() == wanted) {
         return Ok(Some(Arc::clone(log)));
     }
-    let opened = DecisionLog::open(wanted.clone(), counts);
+    let marks = if wanted.sample == Sample::Denied { None } else { fleet_marks(config)? };
+    let opened = DecisionLog::open(wanted.clone(), marks, counts);
     let log = opened.map_err(|error| {
         Problem::new(None, "decision_log.to", format!("{} cannot be written: {error}", wanted.to))
     })?;
     Ok(Some(Arc::new(log)))
+}
+
+/// How charges to counters that nodes share are marked, if the nodes share a secret, too.
+fn fleet_marks(config: &Config) -> Result<Option<FleetMarks>, Problem> {
+    let Some(store) = &config.store else { return Ok(None) };
+    let secret = match &store.keys.secret_file {
+        Some(path) => Some(name_secret(path)?),
+        None => receipt_secret(config)?,
+    };
+    Ok(secret.map(|secret| FleetMarks::new(&secret)))
 }
 
 /// The state file, locked for this process.

@@ -21,12 +21,14 @@ use tollgate::internal::{EngineCore, EngineVerdict, Limit, hit};
 use tollgate::{Clock, Time};
 
 mod episodes;
+mod fleet_marks;
 mod line;
 mod output;
 mod writer;
 
 use crate::insight::Decided;
 use crate::trace_id::TraceId;
+pub use fleet_marks::FleetMarks;
 use output::Output;
 use writer::Writer;
 
@@ -77,6 +79,8 @@ pub struct DecisionLogCounts {
 /// An open log. Dropping it ends its thread after the last line.
 pub struct DecisionLog {
     config: DecisionLogConfig,
+    /// `None` if each node marks keys under a secret of its own.
+    fleet_marks: Option<FleetMarks>,
     queue: SyncSender<DecisionRecord>,
     counts: Arc<DecisionLogCounts>,
     thread: WriterThread,
@@ -108,26 +112,41 @@ struct DecisionRecord {
 
 /// What an admitted request has charged to one limit, for `tollgate verify`.
 struct LoggedCharge {
+    /// The node that charged, whose id survives a restart with its state.
+    node: u32,
     rule: RuleId,
     limit: Limit,
-    /// The key under the rule.
-    mark: Fingerprint,
+    mark: ChargeMark,
     /// When it counts as made.
     at: Time,
     cost: u64,
 }
 
+/// The key under the rule.
+#[derive(Clone, Copy)]
+enum ChargeMark {
+    /// Under the secret of the node.
+    Node(Fingerprint),
+    /// Under a secret that nodes share, with the id of that secret.
+    Fleet { secret: u32, mark: u64 },
+}
+
 impl LoggedCharge {
     /// The charges of a verdict, except those to a node's share of a limit.
-    fn of(verdict: &EngineVerdict) -> Vec<LoggedCharge> {
+    fn of(verdict: &EngineVerdict, engine: &EngineCore, marks: Option<&FleetMarks>) -> Vec<LoggedCharge> {
+        let node = engine.secret().fingerprint(["decision log"]).to_bits() as u32;
         let whole = verdict
             .charged()
             .filter(|(limit, item)| verdict.allowed && item.quota == Quota::new(&limit.limit));
         whole
             .map(|(limit, item)| LoggedCharge {
+                node,
                 rule: limit.rule.id.clone(),
                 limit: *limit.limit,
-                mark: limit.key_mark(),
+                mark: match (marks, &item.counter) {
+                    (Some(marks), Some(counter)) => marks.of(&counter.id),
+                    _ => ChargeMark::Node(limit.key_mark()),
+                },
                 at: item.grant.at,
                 cost: item.grant.cost,
             })
@@ -137,7 +156,11 @@ impl LoggedCharge {
 
 impl DecisionLog {
     /// Opens the log and starts its thread.
-    pub fn open(config: DecisionLogConfig, counts: &Arc<DecisionLogCounts>) -> io::Result<DecisionLog> {
+    pub fn open(
+        config: DecisionLogConfig,
+        fleet_marks: Option<FleetMarks>,
+        counts: &Arc<DecisionLogCounts>,
+    ) -> io::Result<DecisionLog> {
         let output = Output::open(&config.to)?;
         let (queue, waiting) = mpsc::sync_channel(QUEUE);
         let (running, ended) = mpsc::channel();
@@ -150,7 +173,7 @@ impl DecisionLog {
         };
         let handle = thread::Builder::new().name("decision-log".to_owned()).spawn(run)?.thread().clone();
         let thread = WriterThread { handle, is_closing, ended: Mutex::new(ended) };
-        Ok(DecisionLog { config, queue, counts: Arc::clone(counts), thread })
+        Ok(DecisionLog { config, fleet_marks, queue, counts: Arc::clone(counts), thread })
     }
 
     pub fn config(&self) -> &DecisionLogConfig {
@@ -184,7 +207,7 @@ impl DecisionLog {
             trace,
             charged: match self.config.sample {
                 Sample::Denied => Vec::new(),
-                Sample::All | Sample::Keys(_) => LoggedCharge::of(verdict),
+                Sample::All | Sample::Keys(_) => LoggedCharge::of(verdict, engine, self.fleet_marks.as_ref()),
             },
         };
         if self.queue.try_send(record).is_err() {

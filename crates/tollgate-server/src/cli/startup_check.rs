@@ -81,7 +81,10 @@ fn secrets(config: &Config, checks: &mut Checks) {
         checks.of("jwt.keys_file", assemble::key_set(file).map(can_be_read));
     }
     if config.receipt_key_file.is_some() {
-        checks.add("receipt_key_file", assemble::receipt_secret(config).map(can_be_read));
+        checks.add(
+            "receipt_key_file",
+            assemble::receipt_secret(config).map(can_be_read).map_err(Problems::from),
+        );
     }
     if config.fleet.token_file.is_some() || config.fleet.ca_file.is_some() {
         checks.add("fleet", assemble::fleet(config).map(can_be_read));

@@ -17,8 +17,10 @@ use crate::config::{is_stdin, shown_file};
 
 mod definition;
 mod ledger;
+mod origins;
 
 use ledger::{Ledger, Unchecked, Violation};
+use origins::Counters;
 
 /// Violations that are listed.
 const LISTED: usize = 10;
@@ -37,8 +39,8 @@ pub struct VerifyArgs {
 }
 
 pub fn run(args: &VerifyArgs) -> Exit {
-    let policy = match policy(&args.config) {
-        Ok(policy) => policy,
+    let (policy, counters) = match policy(&args.config) {
+        Ok(read) => read,
         Err(problems) if args.json => return out::json_problems(&problems),
         Err(problems) => return out::problems(&problems),
     };
@@ -57,7 +59,8 @@ pub fn run(args: &VerifyArgs) -> Exit {
     }
     let violations = ledger.violations();
     let config = shown_file(&args.config);
-    let report = Report { ledger: &ledger, violations: &violations, config, first_lines: &first_lines };
+    let report =
+        Report { ledger: &ledger, violations: &violations, config, counters, first_lines: &first_lines };
     if args.json {
         out::pretty(&report.json())
     } else {
@@ -66,13 +69,16 @@ pub fn run(args: &VerifyArgs) -> Exit {
     if violations.is_empty() && report.unproven().is_empty() { Exit::Success } else { Exit::Failure }
 }
 
-fn policy(file: &Path) -> Result<PolicySnapshot, Problems> {
+fn policy(file: &Path) -> Result<(PolicySnapshot, Counters), Problems> {
     let input = input_file::read(file)?;
     if input.is_list() {
         let whole = format!("rules:\n{}", input.text());
-        return PolicySnapshot::from_yaml(&whole).map_err(|problems| problems.in_file(&input.name));
+        let policy = PolicySnapshot::from_yaml(&whole).map_err(|problems| problems.in_file(&input.name))?;
+        return Ok((policy, Counters::Unknown));
     }
-    input.config(file)?.take_policy().map_err(|problems| problems.in_file(&input.name))
+    let mut config = input.config(file)?;
+    let policy = config.take_policy().map_err(|problems| problems.in_file(&input.name))?;
+    Ok((policy, Counters::of(&config)))
 }
 
 fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
@@ -87,6 +93,7 @@ struct Report<'r> {
     violations: &'r [Violation],
     /// The name of the configuration.
     config: String,
+    counters: Counters,
     /// Lines before each log, and its name.
     first_lines: &'r [(u64, String)],
 }
@@ -118,6 +125,9 @@ impl Report<'_> {
             out::message(out::escape_control(&format!(
                 "note: rule {rule} {limit}, {charges}, not checked: {why}"
             )));
+        }
+        for note in self.ledger.origins.notes(&self.counters) {
+            out::message(format!("note: {note}"));
         }
         let unproven = self.unproven();
         let (limits, keys) = self.ledger.checked();
@@ -162,6 +172,7 @@ impl Report<'_> {
         if self.ledger.has_only_denials() {
             open.push("the log has only denials: write it with `sample: all`".to_owned());
         }
+        open.extend(self.ledger.origins.unproven(&self.counters));
         open
     }
 
@@ -186,6 +197,7 @@ impl Report<'_> {
             "charges": self.ledger.charges,
             "without_charges": self.ledger.without_charges,
             "unproven": self.unproven(),
+            "notes": self.ledger.origins.notes(&self.counters),
             "limits": limits,
             "keys": keys,
             "violations": self.violations.iter().map(violation).collect::<Value>(),

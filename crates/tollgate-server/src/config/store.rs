@@ -22,6 +22,8 @@ pub struct StoreConfig {
     /// For all calls of one decision together.
     pub deadline: Duration,
     pub keys: StoreKeys,
+    /// The number of nodes that share the store, if it is stated.
+    pub nodes: Option<u64>,
 }
 
 /// How identities appear in the store.
@@ -111,9 +113,10 @@ impl StoreConfig {
         }
         let keys = StoreKeys { visibility: shown, secret_file };
         let deadline = deadline.unwrap_or_else(|| address.default_deadline());
+        let nodes = map.optional("nodes").and_then(|nodes| nodes.as_u64());
         let written = text.to_owned();
         let name = without_login(text);
-        Some(StoreConfig { address, url: written, name, deadline, keys })
+        Some(StoreConfig { address, url: written, name, deadline, keys, nodes })
     }
 
     /// Why the store cannot hold a rule's counters.

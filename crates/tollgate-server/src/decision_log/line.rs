@@ -22,6 +22,9 @@ struct DecisionLine<'a> {
     retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
+    /// Where it was charged; the same after a restart with the node's state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
     /// What was charged, limit by limit; only where all decisions of a key are written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     charged: Vec<ChargeLine<'a>>,
@@ -81,6 +84,7 @@ impl Lines {
             remaining: record.remaining,
             retry_after_ms: record.retry_after.map(|wait| wait.as_nanos().div_ceil(1_000_000) as u64),
             trace_id: record.trace.map(|trace| trace.to_string()),
+            node: record.charged.first().map(|charge| format!("{:08x}", charge.node)),
             charged: record.charged.iter().map(ChargeLine::of).collect(),
         });
     }
@@ -102,7 +106,7 @@ impl ChargeLine<'_> {
         ChargeLine {
             rule: charge.rule.as_str(),
             limit: charge.limit.to_string(),
-            key: format!("#{:016x}", charge.mark.to_bits()),
+            key: charge.mark.to_string(),
             at_ns: charge.at.nanos(),
             cost: charge.cost,
         }

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::{Client, Folder, Server, eventually, tollgate};
 
 const RULES: &str = "rules: [{ id: login, key: [email], limit: 2/y }]\n";
@@ -228,6 +229,91 @@ fn verify_finds_no_excess_in_a_log_and_the_one_that_is_added() {
     let ran = verify();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
     assert!(ran.stderr.contains("line 1"), "{ran:?}");
+}
+
+/// The logs of two nodes whose counters were on one Redis.
+struct LoggedFleet {
+    folders: [Arc<Folder>; 2],
+    settings: String,
+}
+
+impl LoggedFleet {
+    /// Charges the key of one client on both nodes.
+    fn run(redis: &Redis, secret: Option<&str>) -> LoggedFleet {
+        let secret_file = secret.map_or("", |_| "store_secret_file: secret\n");
+        let rules =
+            "store_deadline: 5s\nrules: [{ id: a, key: user, limit: 10/d, algorithm: sliding-log }]\n";
+        let settings = format!("counters: {}\n{secret_file}{rules}", redis.url());
+        let folders = [Folder::new(), Folder::new()];
+        for folder in &folders {
+            secret.inspect(|secret| _ = folder.write("secret", secret));
+            folder.configure(&format!("decision_log: {{ to: {LOG}, sample: all }}\n{settings}"));
+            let server = Server::start_in(folder);
+            eventually("a request is charged", || {
+                server.check(&json!({ "user": "ann" })).json()["reason"] == "ok"
+            });
+            for _ in 0..3 {
+                server.check(&json!({ "user": "ann" }));
+            }
+            server.stop();
+        }
+        LoggedFleet { folders, settings }
+    }
+
+    fn log(&self, node: usize) -> String {
+        fs::read_to_string(self.folders[node].path(LOG)).expect("a log")
+    }
+
+    /// The exit code and the output of `verify` with these logs.
+    fn verify(&self, logs: &[usize], more: &str) -> (Option<i32>, String) {
+        let config = self.folders[0].write("verify.yaml", format!("{more}{}", self.settings));
+        let logs = logs.iter().map(|node| self.folders[*node].path(LOG).display().to_string());
+        let mut arguments = vec!["verify".to_owned(), "-c".to_owned(), config.display().to_string()];
+        arguments.extend(logs);
+        let ran = tollgate(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        (ran.code, ran.stdout)
+    }
+}
+
+/// A regression: marks were keyed per node, so the logs of two nodes were checked apart and proved nothing, which
+/// `verify` did not say.
+#[test]
+fn verify_adds_up_what_a_key_was_charged_on_nodes_that_share_a_secret() {
+    let Some(redis) = Redis::start(Make::Redis, "decision logs of a fleet") else { return };
+    let fleet = LoggedFleet::run(&redis, Some("a secret that all nodes of the fleet share"));
+    let (code, report) = fleet.verify(&[0, 1], "nodes: 2\n");
+    assert_eq!(code, Some(0), "{report}");
+    assert!(report.ends_with("charges of 1 key under 1 limit: no limit was exceeded\n"), "{report}");
+    let (code, report) = fleet.verify(&[0], "nodes: 2\n");
+    assert_eq!(code, Some(1), "{report}");
+    assert!(
+        report.contains("not proven: the charges are of 1 node, and 2 share the counters on"),
+        "{report}"
+    );
+    let (code, report) = fleet.verify(&[0, 1], "");
+    assert!(code == Some(1) && report.contains("set `nodes` to their number"), "{report}");
+    // Ten charges of both nodes together pass, the eleventh does not, although no node made more than nine.
+    let charged = |log: &str| log.lines().filter(|line| line.contains("\"charged\"")).count();
+    let logs = [fleet.log(0), fleet.log(1)];
+    let lacking = 11 - charged(&logs[0]) - charged(&logs[1]);
+    let last = logs[1].lines().rfind(|line| line.contains("\"charged\"")).expect("a charge");
+    let forged = format!("{}{}", logs[1], format!("{last}\n").repeat(lacking));
+    assert!(charged(&forged) < 10, "{forged}");
+    fs::write(fleet.folders[1].path(LOG), forged).expect("it is written");
+    let (code, report) = fleet.verify(&[0, 1], "nodes: 2\n");
+    assert!(code == Some(1) && report.contains("rule a exceeded 10/d"), "{report}");
+}
+
+#[test]
+fn verify_proves_nothing_of_nodes_that_share_counters_and_no_secret() {
+    let Some(redis) = Redis::start(Make::Redis, "decision logs without a secret") else { return };
+    let fleet = LoggedFleet::run(&redis, None);
+    let (code, report) = fleet.verify(&[0, 1], "nodes: 2\n");
+    assert_eq!(code, Some(1), "{report}");
+    assert!(report.contains("it is not proven that no limit was exceeded"), "{report}");
+    assert!(report.contains("each of which marks keys under a secret of its own"), "{report}");
+    let (code, report) = fleet.verify(&[0], "nodes: 1\n");
+    assert_eq!(code, Some(0), "one node alone: {report}");
 }
 
 /// A regression: limits beside the rules in force denied without a line.

@@ -8,6 +8,7 @@ use tollgate::internal::rule::RuleInForce;
 use tollgate::internal::{Limit, PolicySnapshot};
 
 use super::definition::{self, Excess, LedgerEntry};
+use super::origins::Origins;
 
 /// A longer line is not one of ours.
 const MAX_LINE_BYTES: usize = 64 << 10;
@@ -22,6 +23,7 @@ struct LogLine<'a> {
     reason: &'a str,
     rule: Option<&'a str>,
     cost: Option<u64>,
+    node: Option<&'a str>,
     #[serde(borrow, default)]
     charged: Vec<LoggedChargeLine<'a>>,
 }
@@ -55,6 +57,7 @@ pub struct Ledger {
     pub first_without_charges: Option<u64>,
     /// Admitted requests whose counters could not be read: their rules fail open.
     pub uncounted: u64,
+    pub origins: Origins,
     denied_by_limits: u64,
 }
 
@@ -129,6 +132,7 @@ impl Ledger {
         }
         for charge in &line.charged {
             self.charges += 1;
+            self.origins.add(line.node, charge.key);
             let entry = LedgerEntry { at_ns: charge.at_ns, cost: charge.cost, line: self.lines };
             match self.status(policy, charge) {
                 LimitCheck::Checked(limit) => {
