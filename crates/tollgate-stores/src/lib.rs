@@ -8,6 +8,7 @@ mod password_file;
 pub mod recent_map;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub mod rules;
+pub mod server_time;
 #[cfg(all(feature = "testing", feature = "redis", feature = "memcached", feature = "cassandra"))]
 #[doc(hidden)]
 pub mod testing;

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
+use tollgate::Clock;
 use tollgate::internal::time::format_duration;
 
 use crate::assemble;
@@ -16,6 +17,7 @@ use crate::cli::finding::Findings;
 use crate::config::{Config, ListenAddress};
 use crate::state::{FolderLock, StateFile};
 
+mod clocks;
 mod redis_server;
 
 /// Each connection is a file descriptor.
@@ -40,10 +42,11 @@ pub fn run(args: &DoctorArgs) -> Exit {
         let holder = FolderLock::holder_of(folder);
         ports(&config, holder.as_deref(), &mut findings);
         exposed_listeners(&config, &mut findings);
-        state_age(folder, holder.is_some(), &mut findings);
+        state_age(folder, holder.is_some(), SystemTime::now(), &mut findings);
         crate::client::block_on(async {
             checks::servers(&config, &mut findings).await;
             redis_server::check(&config, &mut findings).await;
+            clocks::check(&config, &Clock::new(), &mut findings).await;
         });
     }
     open_files(&mut findings);
@@ -102,12 +105,12 @@ fn exposed_listeners(config: &Config, findings: &mut Findings) {
     }
 }
 
-fn state_age(folder: &Path, is_running: bool, findings: &mut Findings) {
+fn state_age(folder: &Path, is_running: bool, now: SystemTime, findings: &mut Findings) {
     let file = StateFile::in_folder(folder);
     let Ok(modified) = std::fs::metadata(file.path()).and_then(|found| found.modified()) else {
         return findings.ok("state", "nothing was saved yet");
     };
-    let age = SystemTime::now().duration_since(modified).unwrap_or_default();
+    let age = now.duration_since(modified).unwrap_or_default();
     let shown = format_duration(Duration::from_secs(age.as_secs()));
     if is_running && age > MAX_STATE_AGE {
         let fix = "see `state` in `tollgate status --json`: the disk may be full, or there was no traffic";
@@ -124,5 +127,37 @@ fn open_files(findings: &mut Findings) {
         }
         Some(most) => findings.ok("open files", format!("at most {most}")),
         None => findings.ok("open files", "unlimited"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_testkit::Folder;
+
+    use super::*;
+    use crate::cli::finding::Severity;
+
+    /// What is found of a state that was saved this long ago.
+    fn check_age(age: Duration, is_running: bool) -> (Severity, String) {
+        let folder = Folder::new();
+        let root = folder.root();
+        let file = StateFile::in_folder(root);
+        std::fs::write(file.path(), "state").expect("it is written");
+        let saved = std::fs::metadata(file.path()).and_then(|found| found.modified()).expect("it has a time");
+        let mut findings = Findings::default();
+        state_age(root, is_running, saved + age, &mut findings);
+        (findings.worst(), findings.json()["findings"][0]["detail"].as_str().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn a_state_that_a_running_node_has_not_saved_for_an_hour_is_a_warning() {
+        let hour = MAX_STATE_AGE;
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            check_age(hour + second, true),
+            (Severity::Warning, "last saved 3601s ago, although a node runs".to_owned())
+        );
+        assert_eq!(check_age(hour, true), (Severity::Ok, "last saved 1h ago".to_owned()));
+        assert_eq!(check_age(hour + second, false).0, Severity::Ok, "no node runs");
     }
 }

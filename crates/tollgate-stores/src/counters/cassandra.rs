@@ -4,6 +4,7 @@
 //! TTL. The nodes' clocks decide. Only [`init`] creates the tables.
 
 mod address;
+mod clock;
 mod limits;
 mod link;
 mod rows;
@@ -11,6 +12,7 @@ mod schema;
 mod store;
 
 pub use address::CassandraAddress;
+pub use clock::server_time;
 pub use limits::{UnsupportedCassandraLimit, check_limit};
 pub use schema::init;
 pub use store::{CassandraSetup, CassandraStore};

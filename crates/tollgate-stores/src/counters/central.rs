@@ -25,6 +25,7 @@ use crate::counters::name::Naming;
 #[cfg(feature = "redis")]
 use crate::counters::redis::{self, RedisAddress, RedisSetup, RedisStore};
 use crate::counters::{CentralCounter, CentralOutcome, CounterId, StoreError};
+use crate::server_time::ClockReading;
 
 /// The address of a central store.
 #[derive(Clone, Debug)]
@@ -108,6 +109,25 @@ impl CentralAddress {
             #[cfg(feature = "cassandra")]
             CentralAddress::Cassandra(_) => {
                 cassandra::check_limit(limit).map_err(|refused| refused.to_string())
+            }
+        }
+    }
+
+    /// The clocks of the servers, each with its name in messages: of all with Memcached, of one elsewhere. Must be
+    /// called inside a tokio runtime.
+    pub async fn server_times(&self, deadline: Duration) -> Vec<(String, Result<ClockReading, String>)> {
+        match self {
+            #[cfg(feature = "redis")]
+            CentralAddress::Redis(address) => {
+                let name = "the server".to_owned();
+                let time = redis::server_time(address, &name, deadline).await;
+                vec![(name, time)]
+            }
+            #[cfg(feature = "memcached")]
+            CentralAddress::Memcached(address) => memcached::server_times(address, deadline).await,
+            #[cfg(feature = "cassandra")]
+            CentralAddress::Cassandra(address) => {
+                vec![("the cluster".to_owned(), cassandra::server_time(address, deadline).await)]
             }
         }
     }

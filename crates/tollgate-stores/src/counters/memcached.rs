@@ -6,6 +6,7 @@
 
 mod address;
 mod buckets;
+mod clock;
 mod closed_windows;
 mod denied_costs;
 mod layout;
@@ -19,5 +20,6 @@ mod windows;
 pub(crate) mod wire;
 
 pub use address::MemcachedAddress;
+pub use clock::server_times;
 pub use layout::{UnsupportedMemcachedLimit, check_limit};
 pub use store::{MemcachedSetup, MemcachedStore};

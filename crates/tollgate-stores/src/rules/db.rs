@@ -17,6 +17,7 @@ use crate::rules::{
     AnnouncedNode, Author, ChangeFeed, ChangeLogEntry, ChangeSet, CurrentItems, DbError, Edit, EditSummary,
     ItemChange, ItemId, OnConflict, PageQuery, RampRow, RampWrite, Reverted, StoredItem, Version, plan,
 };
+use crate::server_time::ClockReading;
 
 /// Interval at which a node polls for changes of other processes.
 #[cfg(feature = "sqlite")]
@@ -108,6 +109,16 @@ impl RulesDb {
                     Access { lag: None, write_trouble: Some(trouble) }
                 }
             },
+        }
+    }
+
+    /// The clock of the server; `None` for a file.
+    pub async fn server_time(&self) -> Option<Result<ClockReading, DbError>> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            RulesDb::Sqlite(_) => None,
+            #[cfg(feature = "postgres")]
+            RulesDb::Postgres(db) => Some(db.server_time().await),
         }
     }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_postgres::Transaction;
 use tollgate::Time;
 
@@ -34,6 +34,7 @@ use crate::rules::{
     AnnouncedNode, Author, ChangeFeed, ChangeLogEntry, ChangeSet, CurrentItems, DbError, Edit, EditSummary,
     ItemChange, ItemId, OnConflict, PageQuery, RampRow, RampWrite, Reverted, StoredItem, Version, plan,
 };
+use crate::server_time::ClockReading;
 
 /// For a change, also for an import of a million rules.
 const WRITE_DEADLINE: Duration = Duration::from_secs(120);
@@ -302,6 +303,19 @@ impl PostgresDb {
     /// How far the server that is read lags behind the primary.
     pub async fn lag(&self) -> Result<ReplicaLag, DbError> {
         self.inner.cluster.lag().await
+    }
+
+    /// The time of the server that is read.
+    pub async fn server_time(&self) -> Result<ClockReading, DbError> {
+        let sql = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let read = self.inner.cluster.read(|connection| async move {
+            let sent = Instant::now();
+            let row = connection.client.query_one(sql, &[]).await?;
+            let round_trip = sent.elapsed();
+            let at = Time::EPOCH + Duration::from_micros(row.get::<_, i64>(0).unsigned_abs());
+            Ok(ClockReading::new(connection.name.clone(), at, Duration::from_micros(1), round_trip))
+        });
+        read.await
     }
 
     /// Announces a node; see [`RulesDb::announce_node`](crate::rules::RulesDb::announce_node).

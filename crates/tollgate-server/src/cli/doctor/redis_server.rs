@@ -1,6 +1,6 @@
-//! Settings of a Redis server that limits depend on: eviction, and its clock. That it can be used is checked before.
+//! Settings of a Redis server that limits depend on. That it can be used is checked before.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tollgate_stores::counters::central::CentralAddress;
 use tollgate_stores::counters::redis::{RedisClient, RedisReply};
@@ -9,19 +9,14 @@ use crate::cli::finding::Findings;
 use crate::config::Config;
 
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Counters use the server's clock; bans and tracked keys carry times of the nodes.
-const MAX_SKEW: Duration = Duration::from_secs(1);
 /// A key with the prefix of the counters.
 const PROBE_KEY: &str = "tg1:doctor";
 
 pub async fn check(config: &Config, findings: &mut Findings) {
     let Some(store) = &config.store else { return };
-    let CentralAddress::Redis(address) = &store.address else {
-        return findings.ok("clock", "this store has no clock that a node could read: keep NTP on all nodes");
-    };
+    let CentralAddress::Redis(address) = &store.address else { return };
     let Ok(client) = RedisClient::open(address.clone(), DEADLINE) else { return };
     eviction(&client, findings).await;
-    skew(&client, findings).await;
 }
 
 async fn eviction(client: &RedisClient, findings: &mut Findings) {
@@ -47,26 +42,5 @@ async fn eviction(client: &RedisClient, findings: &mut Findings) {
             format!("{other}: when memory is full, counters of clients at their limit may be evicted"),
             "CONFIG SET maxmemory-policy noeviction, or volatile-ttl",
         ),
-    }
-}
-
-async fn skew(client: &RedisClient, findings: &mut Findings) {
-    let since_epoch = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let before = since_epoch();
-    let Ok(RedisReply::Array(words)) = client.command(PROBE_KEY, &["TIME"]).await else { return };
-    let after = since_epoch();
-    let number = |n: usize| match words.get(n) {
-        Some(RedisReply::Bulk(bytes)) => String::from_utf8_lossy(bytes).parse::<u64>().ok(),
-        _ => None,
-    };
-    let (Some(seconds), Some(micros)) = (number(0), number(1)) else { return };
-    let server = Duration::from_secs(seconds) + Duration::from_micros(micros);
-    // The server's clock was read between the two readings here.
-    let skew = before.saturating_sub(server).max(server.saturating_sub(after));
-    let shown = format!("{} ms apart from the server's", skew.as_millis());
-    if skew > MAX_SKEW {
-        findings.warning("clock", shown, "switch on NTP (`timedatectl set-ntp true`) here and on the server");
-    } else {
-        findings.ok("clock", shown);
     }
 }

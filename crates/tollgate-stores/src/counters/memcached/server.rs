@@ -140,7 +140,7 @@ struct InFlight {
 impl ConnectionTask {
     async fn run(mut self) {
         while !self.queue.is_closed() || !self.queue.is_empty() {
-            match timeout(CONNECT_TIMEOUT, self.open()).await {
+            match timeout(CONNECT_TIMEOUT, open_connection(&self.address, self.credentials.as_ref())).await {
                 Ok(Ok(stream)) => {
                     self.breaker.probe_succeeded();
                     let connected_at = Instant::now();
@@ -168,26 +168,6 @@ impl ConnectionTask {
     fn fail(&self, reason: &str) {
         self.breaker.trip(reason);
         self.breaker.probe_failed(reason);
-    }
-
-    /// Opens a connection and waits for a first reply.
-    async fn open(&self) -> Result<TcpStream, String> {
-        let mut stream = TcpStream::connect(&*self.address).await.map_err(|error| error.to_string())?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        if let Some(Credentials { user, password }) = &self.credentials {
-            let secret = format!("{user} {password}");
-            let request = format!("set login 0 0 {}\r\n{secret}\r\n", secret.len());
-            let answer = request_line(&mut stream, request.as_bytes()).await?;
-            if answer != "STORED" {
-                return Err(format!("it rejects the user or the password: {answer}"));
-            }
-        }
-        match request_line(&mut stream, b"mn\r\n").await?.as_str() {
-            "MN" => Ok(stream),
-            "CLIENT_ERROR unauthenticated" => Err("it requires a user and a password".to_owned()),
-            "ERROR" => Err("it does not support meta commands: memcached 1.6 or later is needed".to_owned()),
-            other => Err(format!("not a memcached response: {other}")),
-        }
     }
 
     /// Runs the connection until it fails; `Ok` once all senders are dropped.
@@ -263,6 +243,29 @@ fn deliver_replies(input: &mut Vec<u8>, in_flight: &mut VecDeque<InFlight>) -> R
     }
     input.drain(..consumed);
     Ok(())
+}
+
+/// Opens a connection and waits for a first reply.
+pub(super) async fn open_connection(
+    address: &str,
+    credentials: Option<&Credentials>,
+) -> Result<TcpStream, String> {
+    let mut stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    if let Some(Credentials { user, password }) = credentials {
+        let secret = format!("{user} {password}");
+        let request = format!("set login 0 0 {}\r\n{secret}\r\n", secret.len());
+        let answer = request_line(&mut stream, request.as_bytes()).await?;
+        if answer != "STORED" {
+            return Err(format!("it rejects the user or the password: {answer}"));
+        }
+    }
+    match request_line(&mut stream, b"mn\r\n").await?.as_str() {
+        "MN" => Ok(stream),
+        "CLIENT_ERROR unauthenticated" => Err("it requires a user and a password".to_owned()),
+        "ERROR" => Err("it does not support meta commands: memcached 1.6 or later is needed".to_owned()),
+        other => Err(format!("not a memcached response: {other}")),
+    }
 }
 
 /// Sends one line and reads one line, on a connection that is not yet shared.
