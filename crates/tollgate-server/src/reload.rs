@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate::internal::document::{Problem, Problems, TextPosition};
+use tollgate::internal::engine::LogKeys;
 use tollgate::internal::rule::{RuleId, RuleSetError};
 use tollgate::internal::store::memory::MemoryFull;
 
@@ -28,6 +29,10 @@ use crate::tokens::Tokens;
 use crate::transport::proxy::Proxy;
 use crate::{log, notice};
 
+mod secret_files;
+
+pub use secret_files::SecretFiles;
+
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// A file modified more recently may change again within the resolution of its timestamp.
 const RECENT: Duration = Duration::from_secs(2);
@@ -38,6 +43,7 @@ pub struct WatchedConfig {
     pub initial_stamp: Option<FileStamp>,
     /// The same for the file of tokens.
     pub initial_tokens: Option<FileStamp>,
+    pub secrets: SecretFiles,
     /// The present values of settings that only a restart can change.
     pub startup: StartupSettings,
     pub proxy: Option<Arc<Proxy>>,
@@ -54,6 +60,8 @@ pub struct StartupSettings {
     pub state_dir: PathBuf,
     pub state_every: Option<Duration>,
     pub tokens_file: Option<PathBuf>,
+    pub receipt_key_file: Option<PathBuf>,
+    pub log_keys: LogKeys,
     pub has_proxy: bool,
     pub starts: ConnectionStarts,
     pub queue: Option<QueueConfig>,
@@ -72,6 +80,8 @@ impl StartupSettings {
             state_dir: config.state_dir.clone(),
             state_every: config.state_every,
             tokens_file: config.tokens_file.clone(),
+            receipt_key_file: config.receipt_key_file.clone(),
+            log_keys: config.log_keys,
             has_proxy: config.proxy.is_some(),
             starts: config.starts.clone(),
             queue: config.queue.clone(),
@@ -93,6 +103,8 @@ impl StartupSettings {
             ("state_dir", self.state_dir != new.state_dir),
             ("state", self.state_every != new.state_every),
             ("tokens_file", self.tokens_file != new.tokens_file),
+            ("receipt_key_file", self.receipt_key_file != new.receipt_key_file),
+            ("log_keys", self.log_keys != new.log_keys),
             ("counters", self.store.is_some() != new.store.is_some()),
             ("rules_db", self.rules_db.is_some() != new.rules_db.is_some()),
             ("advertise", self.fleet.advertise != new.fleet.advertise),
@@ -178,9 +190,10 @@ impl PolledFiles {
 }
 
 /// Runs until the shutdown; SIGHUP reloads the file at once.
-pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, mut shutdown: Shutdown) {
+pub async fn watch(gate: Arc<Gate>, mut watched: WatchedConfig, mut hangup: Signal, mut shutdown: Shutdown) {
     let mut ticks = interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut secrets = std::mem::take(&mut watched.secrets);
     let tokens_file = watched.startup.tokens_file.as_deref();
     let see = || PolledFiles::of(&watched.path, tokens_file, gate.live.load().envoy.folder());
     // The folder may have changed since it was read: the first poll compares it with what is in force.
@@ -196,6 +209,9 @@ pub async fn watch(gate: Arc<Gate>, watched: WatchedConfig, mut hangup: Signal, 
             }
             _ = ticks.tick() => {
                 gate.clock.reanchor();
+                for setting in secrets.changed() {
+                    tracing::warn!("the contents of {setting} have changed: they change only with a restart");
+                }
                 let Some(seen) = see() else { continue }; // temporarily missing
                 if in_force.as_ref().is_some_and(|known| seen.is_unchanged_since(known)) {
                     in_force = Some(seen);

@@ -22,7 +22,7 @@ use crate::gate::{Gate, tracking};
 use crate::insight::{self, HistoryFile, Insight};
 #[cfg(feature = "otlp")]
 use crate::otlp::OtlpExporter;
-use crate::reload::{self, FileStamp, StartupSettings, WatchedConfig};
+use crate::reload::{self, FileStamp, SecretFiles, StartupSettings, WatchedConfig};
 use crate::rules_follower::{self, NodeCapabilities, RulesFollower};
 use crate::state::{FolderLock, Saver, StateFile, StateLog};
 use crate::transport::grpc::{self, GrpcServer};
@@ -47,6 +47,7 @@ pub fn run(path: &Path) -> Exit {
     };
     log::set(config.log);
     let tokens_seen = config.tokens_file.as_deref().and_then(FileStamp::of);
+    let secrets = SecretFiles::of(&config);
     let checked = startup_check::problems(&config);
     let tokens = checked.and_then(|()| assemble::tokens(config.tokens_file.as_deref()));
     let assembled = tokens.and_then(|tokens| {
@@ -77,6 +78,7 @@ pub fn run(path: &Path) -> Exit {
         path: path.to_owned(),
         initial_stamp: seen,
         initial_tokens: tokens_seen,
+        secrets,
         startup: StartupSettings::of(&config),
         proxy: proxy.clone(),
         tokens: tokens.clone(),

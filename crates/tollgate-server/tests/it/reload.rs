@@ -226,13 +226,36 @@ fn a_setting_that_needs_a_restart_is_named_exactly() {
     let folder = Folder::new();
     let server = start(&folder);
     let moved = limit("6/y").replace("http: 127.0.0.1:0", "http: 127.0.0.1:1, per_address: 7");
-    folder.write("tollgate.yaml", format!("{moved}fleet: {{ token_file: token }}\n"));
+    let more = "fleet: { token_file: token }\nlog_keys: plain\nreceipt_key_file: key\n";
+    folder.write("tollgate.yaml", format!("{moved}{more}"));
     server.wait_for_log("rules generation 1 → 2");
     let log = server.log();
-    for setting in ["listen.http", "listen.per_address", "fleet.token_file"] {
+    let settings = ["listen.http", "listen.per_address", "fleet.token_file", "log_keys", "receipt_key_file"];
+    for setting in settings {
         assert!(log.contains(&format!("{setting} has changed in the file")), "{setting}: {log}");
     }
-    assert_eq!(log.matches("only with a restart").count(), 3, "nothing else has changed: {log}");
+    assert_eq!(log.matches("only with a restart").count(), 5, "nothing else has changed: {log}");
+}
+
+#[test]
+fn changed_secrets_that_need_a_restart_are_named() {
+    let folder = Folder::new();
+    let secret = |n: u32| format!("secret number {n} of at least thirty-two bytes\n");
+    folder.write("receipts", secret(1));
+    folder.write("names", secret(2));
+    folder.configure(
+        "counters: redis://127.0.0.1:1\nreceipt_key_file: receipts\nstore_secret_file: names\nrules: []\n",
+    );
+    let server = Server::start_in(&folder);
+    let warning =
+        |setting: &str| format!("the contents of {setting} have changed: they change only with a restart");
+    folder.write("names", format!("  {}\n", secret(2))); // the same secret
+    folder.write("receipts", secret(3));
+    server.wait_for_log(&warning("receipt_key_file"));
+    assert!(!server.log().contains(&warning("store_secret_file")), "{}", server.log());
+    folder.write("names", secret(4));
+    server.wait_for_log(&warning("store_secret_file"));
+    assert_eq!(server.log().matches("only with a restart").count(), 2, "each once: {}", server.log());
 }
 
 #[test]
