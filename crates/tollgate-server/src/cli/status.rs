@@ -63,6 +63,12 @@ fn lines(ready: &Value, health: &Value) -> Vec<String> {
             because(&left_out["why"])
         ));
     }
+    let pending = health["rules_db"]["pending_edits"].as_u64().unwrap_or_default();
+    if pending > 0 {
+        let edits = out::pluralize(pending, "edit");
+        let why = because(&health["rules_db"]["write_trouble"]);
+        lines.push(format!("pending     {edits} in force here, not written to the database yet{why}"));
+    }
     for server in health["store"].as_array().into_iter().flatten() {
         let up = if server["up"] == true { "up" } else { "down" };
         lines.push(format!("store       {} {up}{}", text(&server["server"]), because(&server["trouble"])));
@@ -74,6 +80,9 @@ fn lines(ready: &Value, health: &Value) -> Vec<String> {
             text(&upstream["server"]),
             because(&upstream["trouble"])
         ));
+    }
+    for (listener, why) in health["tls"].as_object().into_iter().flatten() {
+        lines.push(format!("tls         {listener}: a new certificate was rejected{}", because(why)));
     }
     if health["reload"].is_object() {
         lines.push(format!("reload      rejected{}", because(&health["reload"]["trouble"])));

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, run};
+use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, run, tollgate};
 
 use crate::proxy::api::Api;
 use crate::proxy::protocols::{authority_certificate, certificate};
@@ -129,6 +129,13 @@ fn a_bad_new_certificate_keeps_the_old_one_and_health_says_so() {
     let health = server.admin("GET", "/healthz", "").json();
     assert_eq!(health["status"], "impaired", "{health}");
     assert!(health["tls"]["http"].as_str().is_some_and(|why| why.contains("front.pem")), "{health}");
+    let status = tollgate(&["status", "--admin", &format!("http://{}", server.admin)]);
+    assert_eq!(status.code, Some(1), "{status:?}");
+    let line = status.stdout.lines().find(|line| line.starts_with("tls  ")).unwrap_or_default();
+    assert!(
+        line.contains("http: a new certificate was rejected: ") && line.contains("front.pem"),
+        "{status:?}"
+    );
     let url = format!("https://localhost:{}/v1/check", server.http.port());
     assert_eq!(curl(&["-k", "-d", "{}", "-o", "/dev/null", &url]).as_deref(), Ok(" 200"));
     fs::write(folder.path("front.pem"), first).expect("it can be written");

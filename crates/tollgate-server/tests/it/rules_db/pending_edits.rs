@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::{Value, json};
 use tollgate_testkit::servers::postgres::Postgres;
-use tollgate_testkit::{Folder, Server, eventually};
+use tollgate_testkit::{Folder, Server, eventually, tollgate};
 
 use crate::rules_db::local_copy::{health, seeded, with_copy};
 
@@ -59,6 +59,11 @@ fn edits_without_the_database_survive_a_crash_and_are_written_once() {
     };
     let node = Server::start_in(&folder);
     check(&node);
+    let status = tollgate(&["status", "--admin", &format!("http://{}", node.admin)]).stdout;
+    assert!(
+        status.contains("pending     4 edits in force here, not written to the database yet"),
+        "{status}"
+    );
     let metrics = node.admin("GET", "/metrics", "").text();
     assert!(metrics.contains("tollgate_rules_db_pending_edits 4\n"), "{metrics}");
     pending(&node, "PUT", "/v1/enforce", &json!({ "enforce": "shadow" }));
