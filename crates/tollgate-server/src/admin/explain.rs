@@ -5,18 +5,22 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::Time;
 
+use crate::admin::nodes::{self, TicketKeyHolders};
 use crate::admin::request::AdminRequest;
 use crate::connection::FullResponse;
 use crate::gate::Gate;
 use crate::json_body::{self, JsonObject};
 use crate::response::{self, ProblemDetails, millis};
 use crate::transport::http::{CheckRequest, MAX_CHECK_BYTES};
-use tollgate::internal::ticket::{Ticket, TicketLimit};
+use tollgate::internal::ticket::{Ticket, TicketError, TicketLimit};
 
 mod rule_source;
 mod steps;
 
 use rule_source::RuleSources;
+
+/// Nodes that are named when they did not answer.
+const MAX_NAMED: usize = 3;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -77,13 +81,44 @@ pub async fn explain(mut call: AdminRequest) -> Result<FullResponse, ProblemDeta
     let explanation = match (wanted.ticket, wanted.request) {
         (Some(ticket), None) => {
             let opened = gate.tickets.open(&ticket);
-            let ticket = opened.map_err(|error| ProblemDetails::bad_field("ticket", error.to_string()))?;
+            let ticket = match opened {
+                Ok(ticket) => ticket,
+                Err(error) => return Err(not_opened(&call, &error).await),
+            };
             of_ticket(gate, &ticket)
         }
         (None, Some(JsonObject(request))) => of_request(gate, &request, gate.now()).await?,
         _ => return Err(ProblemDetails::bad_field("body", "expected either 'ticket' or 'request'")),
     };
     Ok(response::json(StatusCode::OK, &explanation))
+}
+
+/// Why a ticket cannot be explained here, and which node can.
+async fn not_opened(call: &AdminRequest, error: &TicketError) -> ProblemDetails {
+    let mut detail = error.to_string();
+    if let TicketError::OtherKey { ticket_key, .. } = error
+        && let Some(TicketKeyHolders { holders, silent }) = nodes::ticket_key_holders(call, ticket_key).await
+    {
+        match &holders[..] {
+            [(node, address), ..] => {
+                detail = format!(
+                    "the ticket was sealed with the key {ticket_key} of node {node}: ask that node, with \
+                     `tollgate explain TICKET --admin {address}`"
+                );
+            }
+            [] if silent.is_empty() => detail += "; no node of the fleet has that key",
+            [] => detail += &format!("; of the fleet, {} did not answer", shortened_list(&silent)),
+        }
+    }
+    ProblemDetails::bad_field("ticket", detail)
+}
+
+fn shortened_list(addresses: &[String]) -> String {
+    let shown = &addresses[..addresses.len().min(MAX_NAMED)];
+    match addresses.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
 }
 
 async fn of_request(

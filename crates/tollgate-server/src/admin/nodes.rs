@@ -68,6 +68,32 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     Ok(response::json(StatusCode::OK, &NodesResponse { nodes, trouble: list.trouble }))
 }
 
+/// The nodes that have the key of a ticket.
+pub struct TicketKeyHolders {
+    /// Their ids and addresses.
+    pub holders: Vec<(String, String)>,
+    /// The addresses of nodes that did not tell their key.
+    pub silent: Vec<String>,
+}
+
+/// Asks the other nodes for their ticket keys; `None` if none is known.
+pub async fn ticket_key_holders(call: &AdminRequest, key_id: &str) -> Option<TicketKeyHolders> {
+    call.gate().rules_follower.get()?;
+    let fleet = scope::fleet(call).ok()?;
+    let list = fleet.nodes(call.gate()).await;
+    let mut holders = Vec::new();
+    let collect = |node: &AnnouncedNode, answer: NodesResponse| {
+        let report = answer.nodes.into_iter().next();
+        if let Some(report) = report.filter(|report| report.health["ticket_key"]["id"] == key_id) {
+            holders.push((report.node, node.address.clone()));
+        }
+    };
+    let asked = fleet.ask(call.gate(), &list, "/v1/nodes?scope=node", collect).await.ok()?;
+    let silent: Vec<_> = asked.missing.into_iter().map(|missing| missing.address).collect();
+    holders.sort();
+    (asked.answered.len() > 1 || !silent.is_empty()).then_some(TicketKeyHolders { holders, silent })
+}
+
 fn own_report(call: &AdminRequest) -> Result<NodeReport, ProblemDetails> {
     let gate = call.gate();
     let rules_version = gate.rules_follower.get().and_then(|follower| follower.status().version);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_testkit::servers::postgres::Postgres;
-use tollgate_testkit::{Answer, Client, Folder, Server, eventually, free_port, tollgate};
+use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, free_port, run, tollgate};
 
 use crate::proxy::protocols::certificate;
 
@@ -338,4 +338,30 @@ fn settings_that_cannot_be_used_are_errors_at_the_start() {
     let ran = tollgate(&["serve", "-c", path.to_str().expect("text")]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(ran.stderr.contains("fleet.ca_file"), "{ran:?}");
+}
+
+#[test]
+fn a_ticket_of_another_node_names_that_node_and_its_address() {
+    let (database, _folder) = sqlite();
+    let [sealing, asking] = [(); 2].map(|()| Node::start(&database, &Settings::default()));
+    asking.wait_for_nodes(2);
+    sealing.check("192.0.2.1", 2);
+    let denied = sealing.server.check(&json!({ "ip": "192.0.2.1" }));
+    let ticket = denied.json()["ticket"].as_str().expect("a denial has a ticket").to_owned();
+    let explain = |node: &Node| {
+        let url = &node.address;
+        run(binary().env("TOLLGATE_TOKEN", TOKEN).args(["explain", &ticket, "--admin", url]))
+    };
+    assert_eq!(explain(&sealing).code, Some(0));
+    let named = format!("of node {}: ask that node", sealing.id());
+    let command = format!("tollgate explain TICKET --admin {}`", sealing.address);
+    eventually("the other node answers in time", || {
+        let foreign = explain(&asking);
+        assert_eq!((foreign.code, foreign.stdout.as_str()), (Some(1), ""), "{foreign:?}");
+        foreign.stderr.contains(&named) && foreign.stderr.contains(&command)
+    });
+    let address = sealing.address.clone();
+    sealing.server.kill();
+    let foreign = explain(&asking);
+    assert!(foreign.stderr.contains(&format!("of the fleet, {address} did not answer")), "{foreign:?}");
 }
