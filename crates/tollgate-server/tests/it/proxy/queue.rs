@@ -137,6 +137,24 @@ fn an_api_that_fails_is_tried_again_and_then_no_more() {
 }
 
 #[test]
+fn queue_ls_counts_what_it_does_not_list() {
+    let api = Api::echo();
+    let server = in_front_of(&api, STUCK);
+    assert_eq!(post(&server, "one").status, 200);
+    for body in ["two", "three", "four"] {
+        assert_eq!(post(&server, body).status, 202);
+    }
+    let at = format!("http://{}", server.admin);
+    let list = |more: &[&str]| tollgate(&[&["queue", "ls", "--admin", &at], more].concat());
+    let all = list(&[]);
+    assert_eq!((all.stdout.lines().count(), &*all.stderr), (4, "3 queued, 0 sending, 0 done, 0 dead\n"));
+    let two = list(&["--count", "2"]);
+    assert_eq!(two.stdout.lines().count(), 3, "{two:?}");
+    assert!(two.stderr.contains("dead; the oldest 2 of 3 are listed: --count lists up to 1000"), "{two:?}");
+    assert_eq!(list(&["--count", "1001"]).code, Some(2));
+}
+
+#[test]
 fn expired_requests_are_given_up() {
     let api = Api::echo();
     let server = in_front_of(&api, &format!("queue: {{ ttl: 300ms }}\n{}", STUCK.replace("1/h", "1/2s")));
