@@ -13,7 +13,7 @@ use crate::admin::request::{self, AdminRequest};
 use crate::admin::scope::{self, Scope};
 use crate::connection::FullResponse;
 use crate::fleet::{NodeAnswer, NodesAnswered};
-use crate::insight::{HOUR, InsightData, MINUTE, OTHER, Point, RuleHistory, SeriesName, TOTAL};
+use crate::insight::{HOUR, HistoryFile, InsightData, MINUTE, OTHER, Point, RuleHistory, SeriesName, TOTAL};
 use crate::response::{self, ProblemDetails};
 
 /// Changes that are shown.
@@ -158,7 +158,14 @@ async fn add_saved(
         SeriesName::Rule(id) => id.to_owned(),
     };
     let admin = Arc::clone(&call.admin);
-    let read = move || Some(admin.gate.insight.get()?.history.get()?.read(&series, from, to));
+    // An hour that has minutes in memory is added up of minutes.
+    let first_in_memory = start.map_or(before, |(minute, _)| minute).saturating_mul(MINUTE);
+    let hours_before =
+        if step_secs == HOUR { first_in_memory.min(to.saturating_add(1)) / HOUR * HOUR } else { 0 };
+    let read = move || {
+        let history = admin.gate.insight.get()?.history.get()?;
+        Some(read_saved(history, &series, TimeRange { from, to }, hours_before))
+    };
     match tokio::task::spawn_blocking(read).await {
         Ok(Some(Ok(saved))) => {
             for (at, mut point) in saved {
@@ -172,6 +179,22 @@ async fn add_saved(
         Ok(None) | Err(_) => {}
     }
     Ok(())
+}
+
+/// Whole hours before `hours_before`, and minutes from there on.
+fn read_saved(
+    history: &HistoryFile,
+    series: &str,
+    range: TimeRange,
+    hours_before: u64,
+) -> rusqlite::Result<Vec<(u64, Point)>> {
+    let TimeRange { from, to } = range;
+    if from >= hours_before {
+        return history.read(series, from, to);
+    }
+    let mut points = history.read_hours(series, from, hours_before - 1)?;
+    points.extend(history.read(series, hours_before, to)?);
+    Ok(points)
 }
 
 fn seconds(name: &str, value: Option<String>, default: u64) -> Result<u64, ProblemDetails> {

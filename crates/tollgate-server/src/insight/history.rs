@@ -1,28 +1,30 @@
-//! Minutes of the last 30 days in an SQLite file, so that series survive a restart.
+//! Minutes and hours of the last 30 days in an SQLite file, so that series survive a restart.
 //!
 //! A thread of its own writes; minutes wait in a bounded queue, and are lost if the disk is too slow or fails. No
-//! decision and no reader of live counts waits for it.
+//! decision and no reader of live counts waits for it. Rows are ordered by series, then by time: a view reads one
+//! series. Hours are rows of their own, so that a month is 720 rows, and so that they remain when minutes are deleted
+//! for want of space.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvError, SyncSender, TryRecvError, TrySendError};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, Row, params};
 
 use super::point_ring::Point;
-use super::rule_history::HOUR;
+use super::rule_history::{HOUR, MINUTE};
+
+mod migration;
+mod retention;
 
 /// Name of the file in the state folder.
 pub const FILE_NAME: &str = "tollgate.insight";
-const MAX_DAYS: u64 = 30;
 /// Bytes of the file; the oldest minutes are deleted first.
 const MAX_FILE_BYTES: u64 = 256 << 20;
-/// Share of the bound above which minutes are deleted, in percent: the rest is for the journal.
-const FULL_PERCENT: u64 = 90;
 /// Minutes that wait to be written.
 const MAX_WAITING: usize = 8;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,20 +33,72 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 pub const TOTAL: &str = "";
 pub const OTHER: &str = "*";
 
-const SCHEMA: &str = "
+const PRAGMAS: &str = "
     PRAGMA auto_vacuum = INCREMENTAL;
     PRAGMA journal_mode = WAL;
-    PRAGMA synchronous = NORMAL;
-    CREATE TABLE IF NOT EXISTS minutes (
-        at INTEGER NOT NULL,
-        rule TEXT NOT NULL,
-        allowed INTEGER NOT NULL,
-        denied INTEGER NOT NULL,
-        banned INTEGER NOT NULL,
-        shadow_denied INTEGER NOT NULL,
-        clients_limited INTEGER NOT NULL,
-        PRIMARY KEY (at, rule)
-    ) WITHOUT ROWID;";
+    PRAGMA synchronous = NORMAL;";
+
+/// How far apart the points of a table are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HistoryStep {
+    Minute,
+    Hour,
+}
+
+impl HistoryStep {
+    /// The finest first.
+    const ALL: [HistoryStep; 2] = [HistoryStep::Minute, HistoryStep::Hour];
+
+    const fn table(self) -> &'static str {
+        match self {
+            HistoryStep::Minute => "minute",
+            HistoryStep::Hour => "hour",
+        }
+    }
+
+    const fn secs(self) -> u64 {
+        match self {
+            HistoryStep::Minute => MINUTE,
+            HistoryStep::Hour => HOUR,
+        }
+    }
+
+    fn schema(self) -> String {
+        format!(
+            "CREATE TABLE IF NOT EXISTS {} (
+                rule TEXT NOT NULL,
+                at INTEGER NOT NULL,
+                allowed INTEGER NOT NULL,
+                denied INTEGER NOT NULL,
+                banned INTEGER NOT NULL,
+                shadow_denied INTEGER NOT NULL,
+                clients_limited INTEGER NOT NULL,
+                PRIMARY KEY (rule, at)
+            ) WITHOUT ROWID;",
+            self.table()
+        )
+    }
+
+    /// Adds rows: a node may have been restarted in a minute, and an hour has many. `rows` are values, or a query.
+    fn insert(self, rows: &str) -> String {
+        format!(
+            "INSERT INTO {} (rule, at, allowed, denied, banned, shadow_denied, clients_limited) {rows} \
+             ON CONFLICT DO UPDATE SET allowed = allowed + excluded.allowed, denied = denied + excluded.denied, \
+             banned = banned + excluded.banned, shadow_denied = shadow_denied + excluded.shadow_denied, \
+             clients_limited = MAX(clients_limited, excluded.clients_limited)",
+            self.table()
+        )
+    }
+
+    /// The points of a series in a period.
+    fn query(self) -> String {
+        format!(
+            "SELECT at, allowed, denied, banned, shadow_denied, clients_limited FROM {} \
+             WHERE rule = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at",
+            self.table()
+        )
+    }
+}
 
 /// A minute of a node: the counts of each series that has any.
 pub struct MinuteCounts {
@@ -101,27 +155,39 @@ impl HistoryFile {
 
     /// The minutes of a series from `from` to `to`, both included, by their start. It may wait for the disk.
     pub fn read(&self, series: &str, from: u64, to: u64) -> rusqlite::Result<Vec<(u64, Point)>> {
+        self.read_step(HistoryStep::Minute, series, from, to)
+    }
+
+    /// As [`read`](Self::read), of hours. The latest one is what has been saved of it so far.
+    pub fn read_hours(&self, series: &str, from: u64, to: u64) -> rusqlite::Result<Vec<(u64, Point)>> {
+        self.read_step(HistoryStep::Hour, series, from, to)
+    }
+
+    fn read_step(
+        &self,
+        step: HistoryStep,
+        series: &str,
+        from: u64,
+        to: u64,
+    ) -> rusqlite::Result<Vec<(u64, Point)>> {
         let connection = Connection::open_with_flags(&self.path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        let mut query = connection.prepare(
-            "SELECT at, allowed, denied, banned, shadow_denied, clients_limited FROM minutes \
-             WHERE rule = ?1 AND at BETWEEN ?2 AND ?3 ORDER BY at",
-        )?;
+        let mut query = connection.prepare(&step.query())?;
         let bounded = |second: u64| i64::try_from(second).unwrap_or(i64::MAX);
-        let rows = query.query_map(params![series, bounded(from), bounded(to)], |row| {
-            let count =
-                |column| row.get::<_, i64>(column).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-            let point = Point {
-                allowed: count(1)?,
-                denied: count(2)?,
-                banned: count(3)?,
-                shadow_denied: count(4)?,
-                clients_limited: count(5)?,
-            };
-            Ok((row.get::<_, i64>(0)?.unsigned_abs(), point))
-        })?;
-        rows.collect()
+        query.query_map(params![series, bounded(from), bounded(to)], point_of)?.collect()
     }
+}
+
+fn point_of(row: &Row<'_>) -> rusqlite::Result<(u64, Point)> {
+    let count = |column| row.get::<_, i64>(column).map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let point = Point {
+        allowed: count(1)?,
+        denied: count(2)?,
+        banned: count(3)?,
+        shadow_denied: count(4)?,
+        clients_limited: count(5)?,
+    };
+    Ok((row.get::<_, i64>(0)?.unsigned_abs(), point))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -135,38 +201,58 @@ fn create(path: &Path) -> rusqlite::Result<Connection> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path).ok();
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.execute_batch(SCHEMA)?;
+    connection.execute_batch(PRAGMAS)?;
+    for step in HistoryStep::ALL {
+        connection.execute_batch(&step.schema())?;
+    }
     Ok(connection)
 }
 
 fn write_all(mut connection: Connection, waiting: &Receiver<MinuteCounts>) {
     let mut is_failing = false;
-    while let Ok(minute) = waiting.recv() {
-        match write_minute(&mut connection, &minute, MAX_FILE_BYTES) {
+    let mut is_migrating = true;
+    while let Ok(minute) = next(waiting, is_migrating) {
+        let done = match minute {
+            Some(minute) => write_minute(&mut connection, &minute, MAX_FILE_BYTES),
+            None => migration::run_batch(&mut connection).map(|state| {
+                is_migrating = state == migration::MigrationState::Unfinished;
+            }),
+        };
+        match done {
             Ok(()) => is_failing = false,
-            Err(error) if !is_failing => {
+            Err(error) => {
+                if !is_failing {
+                    tracing::warn!(%error, "counts of past minutes cannot be saved");
+                }
                 is_failing = true;
-                tracing::warn!(%error, "counts of past minutes cannot be saved");
+                is_migrating = false; // until the next start
             }
-            Err(_) => {}
         }
+    }
+}
+
+/// The next minute; `None` if there is none yet and other work is left.
+fn next(waiting: &Receiver<MinuteCounts>, is_work_left: bool) -> Result<Option<MinuteCounts>, RecvError> {
+    if !is_work_left {
+        return waiting.recv().map(Some);
+    }
+    match waiting.try_recv() {
+        Ok(minute) => Ok(Some(minute)),
+        Err(TryRecvError::Empty) => Ok(None),
+        Err(TryRecvError::Disconnected) => Err(RecvError),
     }
 }
 
 fn write_minute(connection: &mut Connection, minute: &MinuteCounts, max_bytes: u64) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
-    {
-        let mut insert = transaction.prepare_cached(
-            "INSERT INTO minutes VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO UPDATE SET \
-             allowed = allowed + excluded.allowed, denied = denied + excluded.denied, \
-             banned = banned + excluded.banned, shadow_denied = shadow_denied + excluded.shadow_denied, \
-             clients_limited = MAX(clients_limited, excluded.clients_limited)",
-        )?;
+    for step in HistoryStep::ALL {
+        let at = minute.at / step.secs() * step.secs();
+        let mut insert = transaction.prepare_cached(&step.insert("VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"))?;
         for (series, point) in &minute.points {
             let Point { allowed, denied, banned, shadow_denied, clients_limited } = *point;
             insert.execute(params![
-                minute.at as i64,
                 series,
+                at as i64,
                 allowed,
                 denied,
                 banned,
@@ -174,25 +260,13 @@ fn write_minute(connection: &mut Connection, minute: &MinuteCounts, max_bytes: u
                 clients_limited
             ])?;
         }
-        let oldest = minute.at.saturating_sub(MAX_DAYS * 24 * HOUR);
-        transaction.execute("DELETE FROM minutes WHERE at < ?1", [oldest as i64])?;
     }
     transaction.commit()?;
-    while used_bytes(connection)? > max_bytes / 100 * FULL_PERCENT {
-        let deleted = connection
-            .execute("DELETE FROM minutes WHERE at < (SELECT MIN(at) FROM minutes) + ?1", [HOUR as i64])?;
-        connection.execute_batch("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE);")?;
-        if deleted == 0 {
-            break;
-        }
+    // Once an hour: it looks at each series.
+    if minute.at % HOUR < MINUTE {
+        retention::delete_old(connection, minute.at)?;
     }
-    Ok(())
-}
-
-fn used_bytes(connection: &Connection) -> rusqlite::Result<u64> {
-    let number = |pragma: &str| connection.query_row(pragma, [], |row| row.get::<_, i64>(0));
-    let pages = number("PRAGMA page_count")? - number("PRAGMA freelist_count")?;
-    Ok(pages.unsigned_abs() * number("PRAGMA page_size")?.unsigned_abs())
+    retention::shrink(connection, max_bytes)
 }
 
 #[cfg(test)]
@@ -229,26 +303,64 @@ mod tests {
         assert_eq!(counts(&file), [(START, 7), (START + MINUTE, 5)]);
     }
 
+    fn read(file: &HistoryFile, step: HistoryStep) -> Vec<(u64, u32)> {
+        let points = file.read_step(step, "login", 0, u64::MAX).expect("it can be read");
+        points.into_iter().map(|(at, point)| (at, point.allowed)).collect()
+    }
+
     #[test]
-    fn old_minutes_are_deleted_by_age_and_by_size() {
+    fn the_minutes_of_an_hour_are_added_up_beside_it() {
+        let folder = Folder::new();
+        let file = HistoryFile::open(folder.path(FILE_NAME)).expect("it is created");
+        for (at, allowed) in [(START, 1), (START + MINUTE, 2), (START + HOUR - MINUTE, 4), (START + HOUR, 8)]
+        {
+            file.write(minute(at, allowed));
+        }
+        file.close();
+        assert_eq!(read(&file, HistoryStep::Minute).len(), 4);
+        assert_eq!(read(&file, HistoryStep::Hour), [(START, 7), (START + HOUR, 8)]);
+        let hours = file.read_hours("login", START, START + HOUR - 1).expect("it can be read");
+        assert_eq!((hours.len(), hours[0].1.clients_limited), (1, 4), "estimates are not added");
+    }
+
+    /// A regression: the key was (at, rule), so that a month of one series was read by a scan of all series.
+    #[test]
+    fn a_series_is_read_by_its_key_alone() {
+        let folder = Folder::new();
+        let connection = create(&folder.path(FILE_NAME)).expect("it is created");
+        for step in HistoryStep::ALL {
+            let plan: String = connection
+                .query_row(&format!("EXPLAIN QUERY PLAN {}", step.query()), params!["login", 0, 1], |row| {
+                    row.get(3)
+                })
+                .expect("a plan");
+            let expected = format!("SEARCH {} USING PRIMARY KEY (rule=? AND at>? AND at<?)", step.table());
+            assert_eq!(plan, expected);
+        }
+    }
+
+    #[test]
+    fn old_points_are_deleted_by_age_and_the_oldest_minutes_by_size() {
         let folder = Folder::new();
         let mut connection = create(&folder.path(FILE_NAME)).expect("it is created");
-        let rows = |connection: &Connection| -> (i64, i64) {
-            connection
-                .query_row("SELECT COUNT(*), MIN(at) FROM minutes", [], |row| Ok((row.get(0)?, row.get(1)?)))
-                .expect("a row")
+        let rows = |connection: &Connection, step: HistoryStep| -> (i64, i64) {
+            let query = format!("SELECT COUNT(*), MIN(at) FROM {}", step.table());
+            connection.query_row(&query, [], |row| Ok((row.get(0)?, row.get(1)?))).expect("a row")
         };
         write_minute(&mut connection, &minute(START, 1), MAX_FILE_BYTES).expect("written");
-        let later = START + MAX_DAYS * 24 * HOUR + MINUTE;
+        let later = START + retention::MAX_DAYS * 24 * HOUR + HOUR;
         write_minute(&mut connection, &minute(later, 1), MAX_FILE_BYTES).expect("written");
-        assert_eq!(rows(&connection), (2, later as i64));
-        const MAX_BYTES: u64 = 100 << 10;
+        for step in HistoryStep::ALL {
+            assert_eq!(rows(&connection, step), (2, later as i64), "{step:?}");
+        }
+        const MAX_BYTES: u64 = 150 << 10;
         for n in 0..3_000 {
             write_minute(&mut connection, &minute(later + n * MINUTE, 1), MAX_BYTES).expect("written");
         }
-        assert!(used_bytes(&connection).expect("a size") <= MAX_BYTES);
-        let (count, oldest) = rows(&connection);
+        assert!(retention::used_bytes(&connection).expect("a size") <= MAX_BYTES);
+        let (count, oldest) = rows(&connection, HistoryStep::Minute);
         assert!(count > 100 && oldest > later as i64, "the newest remain");
+        assert_eq!(rows(&connection, HistoryStep::Hour), (2 * 50, later as i64), "all hours remain");
     }
 
     #[test]
