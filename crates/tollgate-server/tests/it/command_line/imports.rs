@@ -1,6 +1,7 @@
 //! `tollgate rules apply|diff|export`, `tollgate ban import`: from a file to the database and back.
 
-use std::process::Stdio;
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 use tollgate_testkit::{binary, run};
@@ -33,6 +34,40 @@ fn apply_prints_the_result_for_each_rule() {
     let json = json_of(&shell.admin(&["rules", "apply", &two, "--json"]));
     assert_eq!((&json["created"], &json["changed"], &json["unchanged"]), (&json!(1), &json!(1), &json!(0)));
     assert_eq!(shell.check(&["/two", "--json"]).code, Some(0));
+}
+
+#[test]
+fn on_a_terminal_a_replacement_that_deletes_many_rules_is_confirmed() {
+    let shell = Shell::start();
+    shell.done(&["rules", "apply", &shell.file("two.yaml", TWO)]);
+    let three = shell.file("three.yaml", THREE);
+    let program = binary();
+    let program = program.get_program().to_str().expect("a plain path");
+    let command = format!("{program} rules apply --replace {three} --admin http://{}", shell.0.admin);
+    let answer = |line: &str| -> (Option<i32>, String) {
+        // `script` gives the command a terminal, and passes its exit code on.
+        let mut terminal = Command::new("script");
+        terminal.args(["--quiet", "--return", "--command", &command, "/dev/null"]);
+        terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut terminal = terminal.spawn().expect("script, of the package bsdutils");
+        let mut keyboard = terminal.stdin.take().expect("a pipe");
+        keyboard.write_all(line.as_bytes()).expect("it reads");
+        drop(keyboard);
+        let done = terminal.wait_with_output().expect("it ends");
+        (done.status.code(), String::from_utf8_lossy(&done.stdout).into_owned())
+    };
+    let is_there = |rule: &str| shell.0.admin("GET", &format!("/v1/rules/{rule}"), "").status == 200;
+    for refusal in ["n\n", "\n", "no, yes\n"] {
+        let (code, printed) = answer(refusal);
+        assert!(printed.contains("this deletes 1 of 2 rules. Delete them? [y/N] "), "{printed}");
+        assert_eq!(code, Some(1), "{refusal}: {printed}");
+        assert!(printed.contains("nothing was written"), "{refusal}: {printed}");
+    }
+    assert!(is_there("two") && !is_there("three"));
+    let (code, printed) = answer("y\n");
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("1 created, 1 changed, 1 deleted"), "{printed}");
+    assert!(!is_there("two") && is_there("three"));
 }
 
 #[test]

@@ -213,6 +213,28 @@ fn a_node_that_starts_during_a_ramp_enforces_the_same_share() {
 }
 
 #[test]
+fn the_command_fails_when_its_ramp_is_rolled_back() {
+    let folder = Folder::new();
+    let server = node(&folder, "a", SHARED);
+    let admin = format!("http://{}", server.admin);
+    let file = folder.write("new.yaml", NEW).display().to_string();
+    let apply = move || {
+        tollgate(&["rules", "apply", &file, "--guard", "denied<1%", "--for", "1h", "--admin", &admin])
+    };
+    let command = std::thread::spawn(apply);
+    eventually("the ramp is under way", || ramp(&server)["state"] == "running");
+    eventually("the guard is violated", || {
+        limited(&server, "/new", 0..20);
+        ramp(&server)["state"] == "rolled back"
+    });
+    let ran = command.join().expect("it ends");
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let last = ran.stdout.lines().last().unwrap_or_default();
+    assert!(last.starts_with("rolled back: ") && last.contains("denied<1%"), "{ran:?}");
+    assert_eq!(written(&server, "new"), None);
+}
+
+#[test]
 fn the_command_shows_the_ramp_until_its_end() {
     let folder = Folder::new();
     let server = node(&folder, "a", SHARED);
