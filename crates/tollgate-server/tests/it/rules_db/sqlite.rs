@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
-use tollgate_testkit::{Folder, Server, Waits, eventually};
+use tollgate_testkit::{Folder, Server, Waits, binary, eventually};
 
 use crate::rules_db::editor::{Editor, agree, deletion, in_force, rule};
 
@@ -202,4 +202,44 @@ fn by_default_the_database_is_beside_the_state_and_none_disables_it() {
     assert!(!server.folder.path("tollgate.db").exists());
     let health = server.admin("GET", "/healthz", "").json();
     assert_eq!((&health["status"], health.get("rules_db")), (&json!("ok"), None));
+}
+
+/// A caller of the admin API could otherwise read the server's environment.
+#[test]
+fn rules_of_the_admin_api_and_of_the_database_do_not_read_the_environment() {
+    const SECRET: &str = "secret-of-the-environment";
+    let folder = Folder::new();
+    let denies =
+        |id: &str| format!("{{ id: {id}, match: /{id}, limit: 0/m, deny: {{ message: '{id} ${{WORD}}' }} }}");
+    let config = folder.configure(&format!("rules: [{}]\n", denies("file")));
+    let start = || {
+        let mut command = binary();
+        command.env("WORD", SECRET).env("LIMIT", "5/m").args(["serve", "-c"]).arg(&config);
+        Server::run(&folder, &mut command)
+    };
+    let check = |server: &Server, id: &str| {
+        let denied = server.check(&json!({ "path": format!("/{id}") }));
+        assert_eq!(denied.status, 429, "{id}: {denied}");
+        denied.json()["message"].as_str().expect("a message").to_owned()
+    };
+    let server = start();
+    let rule = json!({ "id": "api", "match": "/api", "limit": "0/m", "deny": { "message": "api ${WORD}" } });
+    assert_eq!(server.admin("POST", "/v1/rules", rule.to_string()).status, 201);
+    let list = format!("- {}\n", denies("imported"));
+    assert_eq!(server.admin("POST", "/v1/rules/import", list).status, 200);
+    let limit = json!({ "id": "b", "limit": "${LIMIT}" }).to_string();
+    let refused = server.admin("POST", "/v1/rules", limit);
+    assert!(refused.status == 400 && refused.text().contains("${LIMIT}"), "{refused}");
+    let expected = ["file", "api", "imported"].map(|id| match id {
+        "file" => format!("file {SECRET}"),
+        id => format!("{id} ${{WORD}}"),
+    });
+    assert_eq!(["file", "api", "imported"].map(|id| check(&server, id)), expected);
+    server.stop();
+    let server = start();
+    assert_eq!(["file", "api", "imported"].map(|id| check(&server, id)), expected, "read from the database");
+    for path in ["/v1/rules", "/v1/rules/export", "/v1/audit"] {
+        let shown = server.admin("GET", path, "").text();
+        assert!(shown.contains("api ${WORD}"), "{path}: {shown}");
+    }
 }
