@@ -63,6 +63,34 @@ def a_denial_appears_and_its_ticket_is_explained(browser):
 
 
 @case
+def a_masked_key_leads_nowhere_and_its_plain_text_finds_its_decisions(browser):
+    node = Node("rules: [{ id: mail, key: email, limit: 5/h }]")
+    assert node.passed(7, email="ann@example.com") == 5
+    page = open_page(browser, node, "keys")
+    top = page.get_by_role("region", name="Top keys")
+    masked = top.locator(".key").first
+    expect(masked).to_contain_text("email:#")
+    expect(top.get_by_role("link", name="email:#")).to_have_count(0)
+    expect(page.get_by_text("A key with a mark (#…) is masked and cannot be opened.")).to_be_visible()
+    mark = masked.inner_text()
+    page.get_by_label("Rule").fill("mail")
+    page.get_by_label("Key", exact=True).fill(mark)
+    page.get_by_role("button", name="Inspect").click()
+    expect(page.get_by_text("is a mark, which does not tell the key")).to_be_visible()
+    for name in ["Reset…", "Ban…", "Override…"]:
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    page.get_by_label("Key", exact=True).fill("email:ann@example.com")
+    page.get_by_role("button", name="Inspect").click()
+    expect(page.locator(".key-report")).to_contain_text("5 used")
+    expect(page.locator(".decision-line").filter(has_text="✗ limited").first).to_be_visible()
+    expect(page.get_by_role("button", name="Ban…")).to_be_visible()
+    visit(page, "decisions")
+    tail = page.get_by_role("region", name="Decisions, newest first")
+    expect(tail.locator(".key").first).to_contain_text("email:#")
+    expect(tail.get_by_role("link", name="email:#")).to_have_count(0)
+
+
+@case
 def what_the_command_line_explains_is_explained_here(browser):
     node = Node(RULES)
     node.passed(5, **LOGIN)

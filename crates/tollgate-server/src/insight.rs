@@ -36,7 +36,7 @@ pub use data::{InsightData, ListedOutcome, SecondSummary, SeriesName};
 use history::MinuteCounts;
 pub use history::{FILE_NAME, HistoryFile, OTHER, TOTAL};
 use key_text::KeyTexts;
-use key_text::key_text;
+pub use key_text::key_text;
 pub use point_ring::Point;
 pub use rule_history::{HOUR, MINUTE, RuleHistory, headroom};
 use sample::ClientSample;

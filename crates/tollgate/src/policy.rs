@@ -11,9 +11,11 @@ use smallvec::SmallVec;
 
 use crate::ban::{Ban, BanSource};
 use crate::document::{self, MapReader, Node, Problem, Problems};
+use crate::fingerprint::{Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
+use crate::plan::check_key_parts;
 use crate::rule::{
     Matches, OnStoreError, PathCase, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse,
 };
@@ -234,6 +236,17 @@ impl PolicySnapshot {
             |attribute: &Attribute| Some((attribute.clone(), self.value(hit, attribute)?.into_owned()));
         let parts = rule.key.iter().map(part).collect::<Option<Vec<_>>>()?;
         Key::new(parts).ok()
+    }
+
+    /// A key as a rule counts it, and its fingerprint there, in the domain of requests that name none; `None` if the rule
+    /// counts by other attributes.
+    pub fn counted_key(&self, rule: &str, key: &Key, secret: &Secret) -> Option<(Key, Fingerprint)> {
+        let rule = self.rule(rule)?;
+        let key = key.clone().grouped(self.settings.ipv6_prefix);
+        check_key_parts(rule, &key).ok()?;
+        let never = Time::from_secs(0);
+        let (fingerprint, _) = self.counters_of(rule, Hit::DEFAULT_DOMAIN, &key, secret, never);
+        Some((key, fingerprint))
     }
 
     /// The different values of an attribute.

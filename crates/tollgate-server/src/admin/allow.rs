@@ -8,7 +8,7 @@ use tollgate_stores::rules::{Edit, ItemId, ItemKind, PageQuery, StoredItem, Vers
 
 use crate::admin::cursor::{self, Cursor};
 use crate::admin::edit::{EditOptions, EditOutcome, db_problem, with_etag};
-use crate::admin::keys::parse_key_candidates;
+use crate::admin::keys::{parse_key_candidates, read_key, refuse_encoded_mark};
 use crate::admin::request::{self, AdminRequest};
 use crate::connection::FullResponse;
 use crate::gate::Gate;
@@ -57,8 +57,7 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     call.rules_follower()?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
     let JsonObject(NewEntry { key, note }): JsonObject<NewEntry> = json_body::parse(&body)?;
-    let key = Key::parse(&key).map_err(|error| ProblemDetails::bad_field("key", error.to_string()))?;
-    let key = call.gate().lookup_key(key);
+    let key = call.gate().lookup_key(read_key("key", &key)?);
     if note.len() > MAX_NOTE_BYTES {
         return Err(ProblemDetails::bad_field(
             "note",
@@ -94,11 +93,11 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
             break;
         }
     }
-    let not_there = || {
+    let Some(stored) = found else {
+        refuse_encoded_mark("key", &call.path_parameter)?;
         let key = keys.first().map_or_else(|| call.path_parameter.clone(), ToString::to_string);
-        ProblemDetails::new(StatusCode::NOT_FOUND, format!("{key} is not on the allow list"))
+        return Err(ProblemDetails::new(StatusCode::NOT_FOUND, format!("{key} is not on the allow list")));
     };
-    let stored = found.ok_or_else(not_there)?;
     let expected = terms.expected(follower, &stored.item).await?;
     match call.apply_edits(&terms, vec![Edit::delete(stored.item.clone(), expected)]).await? {
         EditOutcome::DryRun(answer) => Ok(answer),

@@ -11,7 +11,7 @@ use tollgate_stores::rules::{CurrentItems, Edit, ItemId, ItemKind, Precondition,
 
 use crate::admin::cursor;
 use crate::admin::edit::{EditOptions, EditOutcome, UrgentEdit, db_problem, pending_text, with_etag};
-use crate::admin::keys::parse_key_candidates;
+use crate::admin::keys::{parse_key_candidates, read_key, refuse_encoded_mark};
 use crate::admin::request::{self, AdminRequest};
 use crate::connection::FullResponse;
 use crate::gate::Gate;
@@ -44,7 +44,10 @@ struct NewBan {
 pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
     let [limit, after] = call.parameters(["limit", "after"])?;
     let limit = request::limit(limit.as_deref())?;
-    let after = after.map(|after| read_key("after", &after)).transpose()?;
+    let read = |after: String| {
+        Key::parse(&after).map_err(|error| ProblemDetails::bad_field("after", error.to_string()))
+    };
+    let after = after.map(read).transpose()?;
     let gate = call.gate();
     let now = call.gate().now();
     // One more than a page, to see whether another page follows.
@@ -125,6 +128,7 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     let keys = parse_key_candidates(&call.path_parameter)?;
     let found = keys.iter().find_map(|key| Some((key, gate.engine.find_ban(key.clone(), now)?)));
     let Some((key, ban)) = found else {
+        refuse_encoded_mark("key", &call.path_parameter)?;
         let key = keys.first().map_or_else(|| call.path_parameter.clone(), ToString::to_string);
         return Err(ProblemDetails::new(StatusCode::NOT_FOUND, format!("{key} is not banned")));
     };
@@ -211,10 +215,6 @@ fn refuse_file_ban(gate: &Gate, key: &Key, now: Time) -> Result<(), ProblemDetai
         }
         _ => Ok(()),
     }
-}
-
-fn read_key(field: &str, text: &str) -> Result<Key, ProblemDetails> {
-    Key::parse(text).map_err(|error| ProblemDetails::bad_field(field, error.to_string()))
 }
 
 /// When a ban is to end, if stated; an error names its field.

@@ -33,7 +33,10 @@ async fn find(call: &AdminRequest) -> Result<KeyReport, ProblemDetails> {
     let rule = rule.ok_or_else(|| ProblemDetails::bad_field("rule", "'rule' is missing"))?;
     let keys = match key {
         None | Some("") => vec![Key::default()],
-        Some(key) => parse_key_candidates(key)?,
+        Some(key) => {
+            refuse_encoded_mark("key", key)?;
+            parse_key_candidates(key)?
+        }
     };
     let gate = call.gate();
     let now = call.gate().now();
@@ -64,6 +67,37 @@ pub(super) fn parse_key_candidates(raw: &str) -> Result<Vec<Key>, ProblemDetails
         (true, [Err(error), _]) => Err(ProblemDetails::bad_field("key", error.to_string())),
         (true, _) => Err(ProblemDetails::bad_field("key", "no key")),
     }
+}
+
+/// Reads a key that is to be counted, banned, allowed or limited; a mark is refused.
+pub(super) fn read_key(field: &str, text: &str) -> Result<Key, ProblemDetails> {
+    refuse_mark(field, text)?;
+    Key::parse(text).map_err(|error| ProblemDetails::bad_field(field, error.to_string()))
+}
+
+/// Refuses a key of a query or a path that is a mark.
+pub(super) fn refuse_encoded_mark(field: &str, raw: &str) -> Result<(), ProblemDetails> {
+    refuse_mark(field, &percent::text(percent::decode(raw, Plus::Literal).collect()))
+}
+
+/// Refuses a mark: read as a value it would name a key that no request has.
+fn refuse_mark(field: &str, text: &str) -> Result<(), ProblemDetails> {
+    let Some(mark) = mark_in(text) else { return Ok(()) };
+    let detail = format!(
+        "'{mark}' is the mark of a key that lists do not show: name the key itself, or list keys with log_keys: plain (a \
+         '#' that belongs to a key is written %23)"
+    );
+    Err(ProblemDetails::bad_field(field, detail))
+}
+
+/// The part of a key that is a mark: `email:#1f…`, `#1f…` for a key without a text, or the end of a long key that was cut.
+pub(super) fn mark_in(text: &str) -> Option<&str> {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.split('+').find(|part| {
+        let Some((before, mark)) = part.rsplit_once('#') else { return false };
+        let is_mark = mark.len() == 16 && mark.bytes().all(is_digit);
+        is_mark && (before.is_empty() || before.ends_with([':', '…']))
+    })
 }
 
 fn report_json(report: &KeyReport) -> Value {
@@ -102,4 +136,29 @@ fn counter(report: &CounterReport) -> Value {
         CounterDetail::Buckets { read } => body["buckets_read"] = read.into(),
     }
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_told_from_values() {
+        let mark = "#0123456789abcdef";
+        for (key, expected) in [
+            (format!("email:{mark}"), Some(format!("email:{mark}"))),
+            (format!("ip:192.0.2.1+user:{mark}"), Some(format!("user:{mark}"))),
+            (format!("cookie:sid:{mark}"), Some(format!("cookie:sid:{mark}"))),
+            (format!("user:aaa…{mark}"), Some(format!("user:aaa…{mark}"))),
+            (mark.to_owned(), Some(mark.to_owned())),
+            ("user:%230123456789abcdef".to_owned(), None),
+            ("user:#0123456789abcde".to_owned(), None),
+            ("user:#0123456789abcdef0".to_owned(), None),
+            ("user:#0123456789ABCDEF".to_owned(), None),
+            (format!("user:channel{mark}"), None),
+            ("ip:192.0.2.1".to_owned(), None),
+        ] {
+            assert_eq!(mark_in(&key), expected.as_deref(), "{key}");
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::admin::cursor;
 use crate::admin::edit::{
     Condition, EditOptions, db_problem, dry_run_response, precondition_failed, with_etag,
 };
-use crate::admin::keys::parse_key_candidates;
+use crate::admin::keys::{parse_key_candidates, read_key, refuse_encoded_mark};
 use crate::admin::request::{self, AdminRequest};
 use crate::admin::rules::{refuse_file_rule, reject_unsupported};
 use crate::connection::FullResponse;
@@ -76,8 +76,7 @@ pub async fn add(mut call: AdminRequest) -> Result<FullResponse, ProblemDetails>
     call.rules_follower()?;
     let body = call.read_body(MAX_BODY_BYTES).await?;
     let JsonObject(new_override): JsonObject<NewOverride> = json_body::parse(&body)?;
-    let key =
-        Key::parse(&new_override.key).map_err(|error| ProblemDetails::bad_field("key", error.to_string()))?;
+    let key = read_key("key", &new_override.key)?;
     if new_override.limits.is_empty() {
         return Err(ProblemDetails::bad_field("limits", "'limits' is empty"));
     }
@@ -112,10 +111,12 @@ pub async fn remove(call: AdminRequest) -> Result<FullResponse, ProblemDetails> 
     let keys = parse_key_candidates(key)?;
     let take = |list: &mut Vec<Value>| {
         let at = list.iter().position(|known| key_of(known).is_some_and(|key| keys.contains(&key)));
-        let none = || {
-            ProblemDetails::new(StatusCode::NOT_FOUND, format!("rule {rule} has no override for that key"))
+        let Some(at) = at else {
+            refuse_encoded_mark("key", key)?;
+            let detail = format!("rule {rule} has no override for that key");
+            return Err(ProblemDetails::new(StatusCode::NOT_FOUND, detail));
         };
-        Ok(list.remove(at.ok_or_else(none)?))
+        Ok(list.remove(at))
     };
     let (removed, version) = match edit(&call, &terms, rule, take).await? {
         OverrideEdit::DryRun(answer) => return Ok(answer),

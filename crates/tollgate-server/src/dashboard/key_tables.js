@@ -8,8 +8,21 @@ const REASONS = /** @type {Record<string, string>} */ ({
   ok: "passed", limit: "limited", ban: "banned", allow_list: "passed: allow list", store_error: "store error", no_rule: "passed: no rule",
 });
 
+/** What stands for a masked key: in place of a value, of a whole key, or at the end of a long one. */
+const MARK = /(?:^|[:…])#[0-9a-f]{16}(?:\+|$)/;
+
+/** Whether a key is shown as a mark: it does not tell which key it is. @param {string} key */
+export const isMasked = (key) => MARK.test(key);
+
+/** Why rows of masked keys lead nowhere; null if there are none. @param {string[]} keys */
+export function maskedNote(keys) {
+  if (!keys.some(isMasked)) return null;
+  return h("p", { class: "muted masked-note" }, "A key with a mark (#…) is masked and cannot be opened. Enter the key itself under ", h("a", { href: "#/keys" }, "One key"), ", or set log_keys: plain.");
+}
+
 /** @param {string | null} rule @param {string} key */
 export function keyLink(rule, key) {
+  if (isMasked(key)) return h("span", { class: "key", title: `${key}: a mark, which does not tell the key` }, key);
   const query = new URLSearchParams({ ...(rule ? { rule } : {}), key });
   return h("a", { class: "key", href: `#/keys?${query}`, title: key }, key);
 }
@@ -47,5 +60,5 @@ export function topTable(keys, caption) {
     { label: "Count", width: "8em", narrow: "5.5em", numeric: true, cell: (row) => countCell(row), sort: (row) => row.count },
   ]);
   table.setRows(keys);
-  return table;
+  return h("div", null, table.element, maskedNote(keys.map((row) => row.key)));
 }

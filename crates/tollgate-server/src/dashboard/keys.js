@@ -6,7 +6,7 @@ import { bar } from "./chart.js";
 import { notice, openDialog } from "./dialog.js";
 import { missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { ago, count, duration, unix } from "./format.js";
-import { decisionLine, topTable } from "./key_tables.js";
+import { decisionLine, isMasked, topTable } from "./key_tables.js";
 import { Loaded, empty } from "./page_state.js";
 import { needs, roleNotice } from "./session.js";
 import { askBan } from "./ban_form.js";
@@ -32,7 +32,7 @@ function topPart() {
   const load = (/** @type {AbortSignal} */ signal) => get(withQuery("/v1/top", { outcome, window, limit: TOP_LIMIT, ...scopeQuery() }), { signal });
   const part = new Loaded("Top keys", load, (value) => {
     const title = { denied: "No key was limited", allowed: "No key has passed", near: "No key is near its limit" }[/** @type {"denied"} */ (outcome)];
-    replace(part.body, missingNote(value.nodes), value.keys.length ? topTable(value.keys, "Top keys").element : empty(`${title} in this time`, "Counts begin with the first request after the start of the node."));
+    replace(part.body, missingNote(value.nodes), value.keys.length ? topTable(value.keys, "Top keys") : empty(`${title} in this time`, "Counts begin with the first request after the start of the node."));
   }, TOP_MS);
   const refresh = () => void part.refresh();
   const outcomes = select([["denied", "most limited"], ["allowed", "most active"], ["near", "near their limit"]], outcome, (value) => { outcome = value; refresh(); }, { "aria-label": "Which keys" });
@@ -52,6 +52,10 @@ function inspector(rule, key) {
     location.hash = `#/keys?${query}`;
   } }, field("Rule", ruleInput), field("Key", keyInput), h("button", { type: "submit", class: "primary" }, "Inspect"));
   const element = h("section", { class: "panel" }, h("h2", null, "One key"), form, result);
+  if (isMasked(key)) {
+    replace(result, h("p", { class: "role-notice" }, h("b", null, key), " is a mark, which does not tell the key: enter the key itself, such as email:ann@example.com. Keys are shown with log_keys: plain."));
+    return { element, stop: () => {} };
+  }
   if (!rule) {
     if (key) replace(result, h("p", { class: "muted" }, "Name the rule whose counter of this key is to be shown."), keyButtons("", key, () => {}));
     return { element, stop: () => {} };

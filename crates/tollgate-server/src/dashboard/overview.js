@@ -197,7 +197,7 @@ function noRequests() {
 
 /** @param {any} value */
 function topKeys(value) {
-  if (value.keys.length) return topTable(value.keys, "Most limited keys of the last five minutes").element;
+  if (value.keys.length) return topTable(value.keys, "Most limited keys of the last five minutes");
   return empty("No key was limited in the last five minutes", "Keys appear here as soon as a limit denies them.");
 }
 

@@ -9,6 +9,7 @@ mod import;
 mod keys;
 mod live;
 mod log_replay;
+mod masked_keys;
 mod rules;
 mod switches;
 

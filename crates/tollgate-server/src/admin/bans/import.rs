@@ -15,6 +15,7 @@ use tollgate_stores::rules::{Edit, Precondition};
 use crate::admin::bans::{MAX_REASON_BYTES, refuse_file_ban, until};
 use crate::admin::edit::db_problem;
 use crate::admin::guarded_work::run_guarded;
+use crate::admin::keys::read_key;
 use crate::admin::request::{self, AdminRequest};
 use crate::admin::rules::{IMPORT_BODY_TIMEOUT, MAX_IMPORT_BYTES, busy, counted};
 use crate::connection::FullResponse;
@@ -156,9 +157,9 @@ impl BanImport<'_> {
         timestamp: Option<&str>,
         reason: &str,
     ) {
-        let key = match Key::parse(key) {
+        let key = match read_key("key", key) {
             Ok(key) => self.gate.ban_key(key),
-            Err(error) => return self.reject(position, path, &error.to_string()),
+            Err(problem) => return self.reject(position, path, &problem.detail),
         };
         if reason.len() > MAX_REASON_BYTES {
             return self.reject(
