@@ -95,6 +95,7 @@ pub async fn simulate(mut call: AdminRequest) -> Result<FullResponse, ProblemDet
         answer["compare"] = in_force.map_or(Ok(Value::Null), |policy| outcome(policy, &source, insight))?;
         answer["sampled_one_in"] = source.one_in().into();
         if let Some((plan, options)) = asked {
+            let options = SimulationOptions { sampled_one_in: Some(source.one_in()), ..options };
             let mut run = SimulationRun::new(plan, options);
             let fields = run.fields().clone();
             let read = source.each(&fields, |hit, at, status| run.decide(hit, at, status))?;
@@ -189,6 +190,7 @@ fn report_plan(
         compare: compare.map(|(name, policy)| (name.to_owned(), plan(policy))),
         has_algorithms: report.algorithms,
         has_timeline: report.timeline,
+        sampled_one_in: None,
     };
     Ok((plan(policy_of(rules).map_err(ProblemDetails::from)?), options))
 }
@@ -215,7 +217,8 @@ struct ClientOutcome {
 /// Decides the requests by a policy.
 fn outcome(policy: PolicySnapshot, source: &Source, insight: &Insight) -> Result<Value, AccessLogError> {
     let fields = FieldSelection::of_policy(&policy, &[]);
-    let mut simulation = Simulation::new(SimulationPlan { policy, memory_bytes: MEMORY_BYTES });
+    let plan = SimulationPlan { policy, memory_bytes: MEMORY_BYTES };
+    let mut simulation = Simulation::of_sample(plan, source.one_in());
     let mut clients: HashMap<String, ClientOutcome> = HashMap::new();
     let read = source.each(&fields, |hit, at, status| {
         let is_denied = simulation.decide(hit, at, status).is_some();

@@ -132,8 +132,12 @@ fn of_log(args: &SimulateArgs, log: &Path) -> Result<(String, SimulationReport),
     let plan = load(&args.config)?;
     let compare =
         args.compare.as_ref().map(|file| Ok((file.display().to_string(), load(file)?))).transpose()?;
-    let options =
-        SimulationOptions { compare, has_algorithms: args.algorithms, has_timeline: args.plot.is_some() };
+    let options = SimulationOptions {
+        compare,
+        has_algorithms: args.algorithms,
+        has_timeline: args.plot.is_some(),
+        sampled_one_in: None,
+    };
     let mut run = SimulationRun::new(plan, options);
     let mut log = AccessLog::open(log, args.format)?;
     let summary = log.read(|record, at| {

@@ -8,6 +8,7 @@ mod editing;
 mod import;
 mod keys;
 mod live;
+mod live_sample;
 mod log_replay;
 mod masked_keys;
 mod rules;

@@ -1,11 +1,13 @@
 //! One policy on the requests of a log: the engine of the server, with the time of the log.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tollgate::internal::engine::{EngineSetup, LogKeys};
+use tollgate::internal::hit::client;
 use tollgate::internal::identity::Attribute;
 use tollgate::internal::limit::Shape;
-use tollgate::internal::rule::{Rule, RuleMode};
+use tollgate::internal::rule::{Rule, RuleId, RuleMode};
 use tollgate::internal::verdict::Reason;
 use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
@@ -32,7 +34,16 @@ pub struct Simulation {
     pub keys: DeniedKeys,
     /// Attributes of rules that no request has had so far.
     pub unseen: Vec<Attribute>,
+    /// For requests of a sample of clients.
+    sampled: Option<SampledClients>,
     key_text: String,
+}
+
+/// What a sample of clients has too little of: the requests of a key that several clients share.
+struct SampledClients {
+    one_in: u64,
+    /// Rules that have counted a client by something else than what identifies it.
+    shared: BTreeSet<RuleId>,
 }
 
 impl Simulation {
@@ -58,8 +69,15 @@ impl Simulation {
             banned: 0,
             keys: DeniedKeys::default(),
             unseen,
+            sampled: None,
             key_text: String::new(),
         }
+    }
+
+    /// For requests of one client in so many.
+    pub fn of_sample(plan: SimulationPlan, one_in: u64) -> Simulation {
+        let sampled = (one_in > 1).then(|| SampledClients { one_in, shared: BTreeSet::new() });
+        Simulation { sampled, ..Simulation::new(plan) }
     }
 
     /// Decides a request; returns why it is denied.
@@ -70,6 +88,9 @@ impl Simulation {
             self.unseen.retain(|attribute| policy.value(hit, attribute).is_none());
         }
         let mut verdict = self.engine.check(hit, at);
+        if let Some(sampled) = &mut self.sampled {
+            sampled.note_shared(&verdict, hit);
+        }
         if verdict.limits().iter().any(|limit| !limit.is_allowed()) {
             self.count_denying_rules(&verdict, hit);
         }
@@ -117,8 +138,37 @@ impl Simulation {
             if rule.all_limits().any(|each| each.limit.shape() == Shape::Concurrency) {
                 notes.push(format!("rule {} (concurrency) sees each request end at once", rule.id));
             }
+            if let Some(sampled) = self.sampled.as_ref().filter(|sampled| sampled.shared.contains(&rule.id)) {
+                notes.push(sampled.note(rule));
+            }
         }
         notes
+    }
+}
+
+impl SampledClients {
+    fn note_shared(&mut self, verdict: &EngineVerdict, hit: &Hit<'_>) {
+        let client = client(hit).map(|(attribute, _)| attribute);
+        for limit in verdict.limits() {
+            let rule: &Rule = &limit.rule;
+            let is_own = client.as_ref().is_some_and(|client| rule.key.contains(client));
+            if !is_own && !self.shared.contains(&rule.id) {
+                self.shared.insert(rule.id.clone());
+            }
+        }
+    }
+
+    fn note(&self, rule: &Rule) -> String {
+        let names: Vec<_> = rule.key.iter().map(ToString::to_string).collect();
+        let counts = match names.is_empty() {
+            true => "all clients together".to_owned(),
+            false => format!("by {}, which several clients may share", names.join(" and ")),
+        };
+        format!(
+            "rule {} counts {counts}: one client in {} is recorded (by user, API key or address), so here it sees a part of \
+             its requests and denies too few",
+            rule.id, self.one_in
+        )
     }
 }
 

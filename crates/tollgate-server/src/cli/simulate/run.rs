@@ -23,6 +23,8 @@ pub struct SimulationOptions {
     pub compare: Option<(String, SimulationPlan)>,
     pub has_algorithms: bool,
     pub has_timeline: bool,
+    /// For requests of one client in so many.
+    pub sampled_one_in: Option<u64>,
 }
 
 pub struct SimulationRun {
@@ -44,7 +46,7 @@ impl SimulationRun {
             (name, Comparison::new(Simulation::new(old)))
         });
         SimulationRun {
-            simulation: Simulation::new(plan),
+            simulation: Simulation::of_sample(plan, options.sampled_one_in.unwrap_or(1)),
             comparison,
             variants,
             timeline: options.has_timeline.then(Timeline::default),
