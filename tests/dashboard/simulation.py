@@ -2,7 +2,7 @@
 
 from playwright.sync_api import expect
 
-from browser import case, open_page
+from browser import case, open_page, visit
 from node import Node
 from process import wait_until
 
@@ -34,6 +34,26 @@ def the_effect_of_a_draft_is_measured_before_it_is_applied(browser):
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("rule checkout is in force")).to_be_visible()
     assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["15/h"]
+
+
+@case
+def a_rule_that_clients_share_is_named_when_clients_are_sampled(browser):
+    node = Node("rules_db: sqlite:tollgate.db\nrules: [{ id: all, limit: 100000/h }]")
+    assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
+    path = "/" + "x" * 12_000
+    for number in range(250):
+        node.check(method="GET", path=path, ip=f"192.0.2.{number}")
+    note = "rule {} counts all clients together: one client in"
+    page = open_page(browser, node, "rules/checkout")
+    page.get_by_label("Rule (YAML)").fill("id: checkout\nlimit: 100000/h\n")
+    expect(page.get_by_text(note.format("checkout"))).to_be_visible()
+    expect(page.get_by_text("Requests of one client in")).to_be_visible()
+    page.get_by_label("Rule (YAML)").fill("id: checkout\nkey: ip\nlimit: 100000/h\n")
+    expect(page.get_by_text(note.format("checkout"))).to_have_count(0)
+    expect(page.get_by_text("Requests of one client in")).to_be_visible()
+    visit(page, "simulate")
+    page.get_by_label("Rules (YAML)").fill("rules: [{ id: try, limit: 100/h }]")
+    expect(page.get_by_text(note.format("try"))).to_be_visible()
 
 
 @case

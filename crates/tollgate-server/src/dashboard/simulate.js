@@ -5,10 +5,10 @@ import { Problem, call, get } from "./api.js";
 import { bar } from "./chart.js";
 import { changeLines } from "./diff.js";
 import { notice, openDialog } from "./dialog.js";
-import { bytes, clock, count, duration, percent, plural } from "./format.js";
+import { bytes, count, percent, plural } from "./format.js";
 import { empty, failed, unavailable } from "./page_state.js";
 import { needs, refusal, roleNotice } from "./session.js";
-import { simulateRules } from "./simulation.js";
+import { sampleLines, simulateRules } from "./simulation.js";
 import { Table } from "./table.js";
 import { asRules, yaml } from "./yaml.js";
 
@@ -189,7 +189,7 @@ function applyPart(plan, outcome, isLog) {
     h("p", null, "One change of the rules database; rules that are not in the text stay as they are."),
     shown.map((/** @type {any} */ each) => h("div", null, h("h3", null, `rule ${each.id}${each.before === null ? ", new" : ""}`), changeLines(each.before, each.after))),
     more > 0 && h("p", { class: "muted" }, `and ${count(more)} more`),
-    h("h3", null, "Measured effect"), outcome.requests ? [outcomeSentence(outcome), h("p", { class: "muted" }, sampleText(outcome, isLog)), byRule(outcome)] : h("p", null, `Not known: the ${isLog ? "log" : "sample"} has no request.`));
+    h("h3", null, "Measured effect"), outcome.requests ? [outcomeSentence(outcome), ...sampleLines(outcome, isLog), byRule(outcome)] : h("p", null, `Not known: the ${isLog ? "log" : "sample"} has no request.`));
 }
 
 /** @param {any} rule */
@@ -218,8 +218,7 @@ function outcomePart(outcome, isLog) {
   table.setRows(limited);
   return h("div", { id: "outcome" },
     outcomeSentence(outcome),
-    h("p", { class: "muted" }, sampleText(outcome, isLog)),
-    (outcome.notes ?? []).map((note) => h("p", { class: "role-notice" }, note)),
+    sampleLines(outcome, isLog),
     before && h("p", { class: "muted" }, `All rules in force together deny ${count(before.denied)} of them (${percent(before.denied, before.requests)}).`),
     byRule(outcome),
     limited.length ? table.element : empty(`No client of the ${isLog ? "log" : "sample"} would be limited`, "Lower the limit to see who is first."));
@@ -239,17 +238,6 @@ function byRule(outcome) {
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Denied by rule" }, h("table", { class: "by-rule" },
     h("caption", { class: "hidden" }, "Denied by rule"),
     h("thead", null, h("tr", null, ["rule", "requests", "denied", "in force"].map((name, number) => h("th", { scope: "col", class: number ? "number" : null }, name)))), h("tbody", null, rows)));
-}
-
-/** @param {import("./simulation.js").Outcome} outcome @param {boolean} isLog */
-function sampleText(outcome, isLog) {
-  if (isLog && outcome.from && outcome.to) {
-    const [from, to] = [outcome.from, outcome.to].map((at) => new Date(at * 1000).toISOString().slice(0, 19));
-    return `Requests of the log, ${from} to ${to}${outcome.unreadable ? `; ${count(outcome.unreadable)} lines could not be read` : ""}.`;
-  }
-  const share = outcome.sampled_one_in === 1 ? "every client" : outcome.sampled_one_in ? `one client in ${count(outcome.sampled_one_in)}` : "the sample";
-  const time = outcome.from && outcome.to ? `, ${duration(outcome.to - outcome.from)} until ${clock(outcome.to)}` : "";
-  return `Requests of ${share}${time}.`;
 }
 
 function offline() {

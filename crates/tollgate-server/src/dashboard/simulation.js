@@ -2,7 +2,7 @@
 
 import { h, replace } from "./dom.js";
 import { Problem, call } from "./api.js";
-import { count, percent } from "./format.js";
+import { clock, count, duration, percent } from "./format.js";
 import { failed, unavailable } from "./page_state.js";
 
 /**
@@ -43,6 +43,23 @@ export async function effect(place, rules, id, isCurrent) {
   }
 }
 
+/** Whose requests the outcome is of, and what is to be known of it. @param {Outcome} outcome @param {boolean} isLog */
+export function sampleLines(outcome, isLog) {
+  const notes = (outcome.notes ?? []).map((note) => h("p", { class: "role-notice" }, note));
+  return [h("p", { class: "muted" }, sampleText(outcome, isLog)), ...notes];
+}
+
+/** @param {Outcome} outcome @param {boolean} isLog */
+function sampleText(outcome, isLog) {
+  if (isLog && outcome.from && outcome.to) {
+    const [from, to] = [outcome.from, outcome.to].map((at) => new Date(at * 1000).toISOString().slice(0, 19));
+    return `Requests of the log, ${from} to ${to}${outcome.unreadable ? `; ${count(outcome.unreadable)} lines could not be read` : ""}.`;
+  }
+  const share = outcome.sampled_one_in === 1 ? "every client" : outcome.sampled_one_in ? `one client in ${count(outcome.sampled_one_in)}` : "the sample";
+  const time = outcome.from && outcome.to ? `, ${duration(outcome.to - outcome.from)} until ${clock(outcome.to)}` : "";
+  return `Requests of ${share}, on this node${time}.`;
+}
+
 /** @param {Outcome} outcome @param {string | null} id */
 function effectTable(outcome, id) {
   const none = { requests: 0, denied: 0, clients: 0 };
@@ -51,8 +68,9 @@ function effectTable(outcome, id) {
   if (outcome.requests === 0) return h("p", { class: "muted" }, "The sample is empty: it fills while requests arrive.");
   const row = (/** @type {string} */ label, /** @type {typeof none} */ of) =>
     h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "number" }, count(of.requests)), h("td", { class: "number" }, `${count(of.denied)} (${percent(of.denied, of.requests)})`), h("td", { class: "number" }, count(of.clients)));
-  return h("table", { id: "effect" },
+  const table = h("table", { id: "effect" },
     h("caption", { class: "hidden" }, "Effect on the recorded sample"),
     h("thead", null, h("tr", null, ["", "requests", "denied", "clients"].map((name) => h("th", { scope: "col", class: "number" }, name || h("span", { class: "hidden" }, "rules"))))),
     h("tbody", null, row("in force", now), row("draft", draft)));
+  return h("div", null, sampleLines(outcome, false), table);
 }
