@@ -221,6 +221,7 @@ be read, 3 if the configuration is invalid.")]
     #[command(after_help = "Examples:
   tollgate top
   tollgate top --outcome near --window 5m --rule login
+  tollgate top --scope fleet
   tollgate top --once --json
 
 The view is renewed every second until Ctrl-C. A count of `30 -2` means 28 to 30. With --json a line is printed every

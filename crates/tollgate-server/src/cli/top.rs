@@ -21,6 +21,8 @@ use screen::Screen;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds over which the rates of the summary are averaged.
 const RATE_SECONDS: u64 = 10;
+/// The latest seconds, which not all nodes of a fleet have completed.
+const INCOMPLETE_SECONDS: u64 = 3;
 /// Rows of keys where there is no terminal.
 const ROWS: usize = 20;
 
@@ -35,6 +37,9 @@ pub struct TopArgs {
     /// Only keys of this rule
     #[arg(long, value_name = "ID")]
     rule: Option<String>,
+    /// This node, or all nodes that share its rules database
+    #[arg(long, default_value = "node", value_parser = ["node", "fleet"])]
+    scope: String,
     /// Print one view, and exit; also done if the output is not a terminal
     #[arg(long)]
     once: bool,
@@ -137,12 +142,20 @@ async fn get(server: &ServerClient, path: &str) -> Result<Value, TopFailure> {
 async fn fetch(server: &ServerClient, args: &TopArgs) -> Result<Value, TopFailure> {
     let rule = args.rule.as_deref().map(|rule| format!("&rule={}", percent_encode(rule)));
     let rule = rule.unwrap_or_default();
-    let top = get(server, &format!("/v1/top?outcome={}&window={}{rule}", args.outcome, args.window)).await?;
-    let activity = get(server, "/v1/activity").await?;
+    let scope = args.scope.as_str();
     let now = Clock::new().now().secs();
-    let from = now.saturating_sub(RATE_SECONDS);
-    let series = get(server, &format!("/v1/series?step=second&from={from}")).await?;
-    let health = get(server, "/healthz").await?;
+    let to = if scope == "fleet" { now.saturating_sub(INCOMPLETE_SECONDS) } else { now };
+    let from = to.saturating_sub(RATE_SECONDS);
+    let top_path = format!("/v1/top?outcome={}&window={}{rule}&scope={scope}", args.outcome, args.window);
+    let activity_path = format!("/v1/activity?scope={scope}");
+    let series_path = format!("/v1/series?step=second&from={from}&to={}&scope={scope}", to.saturating_sub(1));
+    // At the same time: each waits for the slowest node.
+    let (top, activity, series, health) = tokio::try_join!(
+        get(server, &top_path),
+        get(server, &activity_path),
+        get(server, &series_path),
+        get(server, "/healthz"),
+    )?;
     let sum = |name: &str| -> f64 {
         let points = series["points"].as_array().into_iter().flatten();
         points.filter_map(|point| point[name].as_f64()).sum()
@@ -150,6 +163,7 @@ async fn fetch(server: &ServerClient, args: &TopArgs) -> Result<Value, TopFailur
     let rate = |name: &str| sum(name) / RATE_SECONDS as f64;
     Ok(json!({
         "at": now,
+        "scope": scope,
         "status": health["status"],
         "enforce": health["enforce"],
         "per_second": {
@@ -162,6 +176,33 @@ async fn fetch(server: &ServerClient, args: &TopArgs) -> Result<Value, TopFailur
         "outcome": top["outcome"],
         "window": top["window"],
         "keys": top["keys"],
-        "nodes": top["nodes"],
+        "nodes": common_nodes(&[&top["nodes"], &activity["nodes"], &series["nodes"]]),
     }))
+}
+
+/// The nodes that are in all parts of a view, and those that are missing in any.
+fn common_nodes(parts: &[&Value]) -> Value {
+    let list = |part: &Value, name: &str| part[name].as_array().cloned().unwrap_or_default();
+    let mut missing: Vec<Value> = Vec::new();
+    for node in parts.iter().flat_map(|part| list(part, "missing")) {
+        if missing.iter().all(|known| known["address"] != node["address"]) {
+            missing.push(node);
+        }
+    }
+    let mut answered = parts.first().map(|part| list(part, "answered")).unwrap_or_default();
+    answered.retain(|node| parts.iter().all(|part| list(part, "answered").contains(node)));
+    json!({ "answered": answered, "missing": missing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_counts_as_answering_if_it_is_in_every_part() {
+        let all = json!({ "answered": ["a", "b"], "missing": [] });
+        let some = json!({ "answered": ["a"], "missing": [{ "node": "b", "address": "http://b", "why": "no answer" }] });
+        assert_eq!(common_nodes(&[&all, &all]), all);
+        assert_eq!(common_nodes(&[&all, &some, &some]), some);
+    }
 }

@@ -130,6 +130,12 @@ fn three_nodes_are_merged_and_those_that_do_not_answer_are_named(database: &str)
     assert_eq!(denied, [(&json!("ip:192.0.2.1"), &json!(6)), (&json!("ip:192.0.2.9"), &json!(2))]);
     assert_eq!((answered(&top), missing(&top)), (3, vec![]));
     assert_eq!(a.json("/v1/top")["keys"][0]["count"], 1, "this node only");
+    eventually("the command line shows all nodes", || {
+        let args = ["top", "--scope", "fleet", "--once", "--json", "--admin", &a.address];
+        let ran = run(binary().args(args).env("TOLLGATE_TOKEN", TOKEN));
+        let view: Value = serde_json::from_str(&ran.stdout).expect("JSON");
+        answered(&view) == 3 && view["keys"][0]["count"] == 6 && view["rules"][0]["denied"] == 8
+    });
     let near = c.view("/v1/top?scope=fleet&outcome=allowed&rule=mail", 3);
     let nodes: Vec<_> = near["keys"].as_array().expect("keys").iter().map(|key| &key["node"]).collect();
     assert_eq!(nodes.len(), 3, "masked keys are listed for each node: {near}");
@@ -189,6 +195,11 @@ fn three_nodes_are_merged_and_those_that_do_not_answer_are_named(database: &str)
     assert_eq!(unanswered.len(), 2, "{nodes}");
     assert!(unanswered.iter().all(|node| node["why"].is_string() && node["generation"].is_u64()), "{nodes}");
     assert!(!a.server.log().contains(TOKEN), "{}", a.server.log());
+
+    let args = ["top", "--scope", "fleet", "--once", "--admin", &a.address];
+    let ran = run(binary().args(args).env("TOLLGATE_TOKEN", TOKEN));
+    assert!(ran.stdout.starts_with("tollgate, 1 of 3 nodes answer; this one: ok"), "{ran:?}");
+    assert!(ran.stdout.contains(&format!("not counted: {}: no answer within 2s", b.address)), "{ran:?}");
 
     b.server.thaw();
     eventually("the frozen node answers again", || answered(&a.json("/v1/top?scope=fleet")) == 2);

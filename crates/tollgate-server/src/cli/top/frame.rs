@@ -11,6 +11,7 @@ const RULES: usize = 8;
 /// At most `rows` lines.
 pub fn lines(view: &Value, rows: usize) -> Vec<String> {
     let mut lines = vec![summary(view)];
+    lines.extend(missing(view).map(missing_row));
     let rate = &view["per_second"];
     let per_second = |name: &str| format!("{:.1}/s", rate[name].as_f64().unwrap_or_default());
     lines.push(format!(
@@ -40,13 +41,30 @@ pub fn lines(view: &Value, rows: usize) -> Vec<String> {
 fn summary(view: &Value) -> String {
     let status = text_field(view, "status");
     let enforce = text_field(view, "enforce");
-    let nodes = view["nodes"]["answered"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let nodes = nodes.collect::<Vec<_>>().join(", ");
-    let mut summary = format!("tollgate, node {nodes}: {status}, enforce {enforce}");
+    let answered: Vec<_> =
+        view["nodes"]["answered"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut summary = match view["scope"].as_str() {
+        Some("fleet") => {
+            let total = answered.len() + missing(view).count();
+            format!(
+                "tollgate, {} of {total} nodes answer; this one: {status}, enforce {enforce}",
+                answered.len()
+            )
+        }
+        _ => format!("tollgate, node {}: {status}, enforce {enforce}", answered.join(", ")),
+    };
     if enforce != "on" {
         summary += " - NOTHING IS DENIED";
     }
     escape_control(&summary)
+}
+
+fn missing(view: &Value) -> impl Iterator<Item = &Value> {
+    view["nodes"]["missing"].as_array().into_iter().flatten()
+}
+
+fn missing_row(node: &Value) -> String {
+    escape_control(&format!("not counted: {}: {}", text_field(node, "address"), text_field(node, "why")))
 }
 
 fn outcome(view: &Value) -> &'static str {
@@ -68,7 +86,10 @@ fn rule_row(rule: &Value) -> Vec<String> {
 fn key_row(key: &Value) -> Vec<String> {
     let error = key["error"].as_u64().filter(|error| *error > 0);
     let bound = error.map(|error| format!(" -{error}")).unwrap_or_default();
-    vec![format!("{}{bound}", key["count"]), text_field(key, "rule"), text_field(key, "key")]
+    // Each node has another mark for a masked key.
+    let node = key["node"].as_str().map(|node| escape_control(&format!(" on {node}"))).unwrap_or_default();
+    let name = format!("{}{node}", text_field(key, "key"));
+    vec![format!("{}{bound}", key["count"]), text_field(key, "rule"), name]
 }
 
 #[cfg(test)]
@@ -92,5 +113,21 @@ mod tests {
         assert_eq!(all[4], "login  9           30         0          1        2");
         assert_eq!(all.last().map(String::as_str), Some("30 -2  login  ip:192.0.2.1\\u{1b}[2J"));
         assert_eq!(lines(&view, 3).len(), 3);
+    }
+
+    #[test]
+    fn a_view_of_all_nodes_names_those_that_do_not_answer() {
+        let view = json!({
+            "scope": "fleet", "status": "ok", "enforce": "on", "outcome": "denied", "window": "1m",
+            "keys": [{ "rule": "mail", "key": "email:#0123456789abcdef", "count": 3, "error": 0, "node": "77c0a1b9" }],
+            "nodes": {
+                "answered": ["5a1e53d2", "77c0a1b9"],
+                "missing": [{ "node": "0e4d2f10", "address": "https://node3:7070", "why": "no answer within 2s" }],
+            },
+        });
+        let all = lines(&view, 100);
+        assert_eq!(all[0], "tollgate, 2 of 3 nodes answer; this one: ok, enforce on");
+        assert_eq!(all[1], "not counted: https://node3:7070: no answer within 2s");
+        assert_eq!(all.last().map(String::as_str), Some("3      mail  email:#0123456789abcdef on 77c0a1b9"));
     }
 }
