@@ -74,8 +74,27 @@ def the_effect_of_a_set_is_measured_on_its_rules(browser):
     page = open_page(browser, node, "changes")
     entry = page.locator(".changes > li").first
     entry.get_by_role("button", name="Effect").click()
-    expect(entry).to_contain_text("Under its 2 rules: 0 of 0 requests a minute were limited in the")
+    expect(entry).to_contain_text("Under its 2 rules, on this node: 0 of 0 requests a minute were limited in the")
     text = entry.get_by_role("status").inner_text()
     assert "10 min before" not in text and "10 min since" not in text, text
     since = text.split("before, and ")[1]
     assert not since.startswith("0 of"), text
+
+
+@case
+def the_effect_on_a_rule_without_a_series_is_not_called_zero(browser):
+    node = Node(CONFIG)
+    rules = [{"id": f"rule-{number:03}", "match": f"/{number}", "key": "ip", "limit": "1/h"} for number in range(101)]
+    assert node.admin("POST", "/v1/rules/import", {"rules": rules}).status == 200
+    for number in range(100):
+        for _ in range(3):
+            node.check(method="GET", path=f"/{number}", ip="203.0.113.9")
+    wait_until("100 rules have a series", lambda: len(node.admin("GET", "/v1/activity").body["rules"]) == 100)
+    for _ in range(2):
+        node.check(method="GET", path="/100", ip="203.0.113.9")
+    assert node.admin("PUT", "/v1/rules/rule-100", {"match": "/100", "key": "ip", "limit": "2/h"}).status == 200
+    page = open_page(browser, node, "changes")
+    entry = page.locator(".changes > li").first
+    entry.get_by_role("button", name="Effect").click()
+    expect(entry).to_contain_text("Rule rule-100 has no series of its own: only the 100 most active rules do")
+    expect(entry).to_contain_text("Of all requests, on this node:")

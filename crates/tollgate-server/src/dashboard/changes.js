@@ -5,6 +5,7 @@ import { get, withQuery } from "./api.js";
 import { effectText } from "./change_effect.js";
 import { adminCommand } from "./commands.js";
 import { changeLines } from "./diff.js";
+import { scopeSelect } from "./fleet.js";
 import { ago, count, dateTime, unix } from "./format.js";
 import { empty, failed, loading, recall, remember, whenHeard } from "./page_state.js";
 import { rampPanel } from "./ramp.js";
@@ -31,6 +32,9 @@ export function changes(place) {
   let what = "";
   let turn = 0;
   const kinds = select(KINDS, what, (value) => { what = value; restart(); }, { "aria-label": "Which changes" });
+
+  const nodes = scopeSelect(restart);
+  nodes.title = "on which nodes effects are measured";
 
   function restart() {
     turn++;
@@ -79,7 +83,7 @@ export function changes(place) {
     if (isFirst) whenHeard(signal, () => { list.classList.remove("old"); restart(); });
   }
 
-  place.append(rampPanel(signal, restart), h("div", { class: "toolbar" }, kinds), roleNotice("admin", "Reverting") ?? "", note, list, state, h("div", { class: "buttons" }, more));
+  place.append(rampPanel(signal, restart), h("div", { class: "toolbar" }, kinds, nodes), roleNotice("admin", "Reverting") ?? "", note, list, state, h("div", { class: "buttons" }, more));
   void load();
   return () => stopping.abort();
 }

@@ -4,6 +4,7 @@ import { button, field, h, replace, select } from "./dom.js";
 import { call, get, withQuery } from "./api.js";
 import { checkCommands } from "./commands.js";
 import { explainBody } from "./explain_input.js";
+import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { clock, count, dateTime, unix } from "./format.js";
 import { live } from "./live.js";
 import { keyLink, outcome, ruleLink } from "./key_tables.js";
@@ -12,6 +13,10 @@ import { isHeard } from "./status.js";
 import { Table } from "./table.js";
 
 const MAX_SHOWN = 5_000;
+/** How many decisions of each outcome are asked for at first, and then of all nodes. */
+const FIRST_LIMIT = 500;
+const FLEET_LIMIT = 100;
+const FLEET_MS = 3_000;
 
 /** @type {import("./main.js").Page} */
 export function decisions(place) {
@@ -40,7 +45,7 @@ function tailPart() {
     paused = !paused;
     pause.textContent = paused ? "Continue" : "Pause";
     pause.setAttribute("aria-pressed", String(paused));
-    if (!paused) add(live.decisions);
+    if (!paused && !isFleet()) add(live.decisions);
   }, { "aria-pressed": "false" });
 
   /** @param {import("./live.js").Decision[]} found */
@@ -62,22 +67,59 @@ function tailPart() {
     replace(state, rows.length ? null : live.state === "missing" && !known.size ? unavailable("Decisions") : !isHeard() && !known.size ? unanswered("Decisions") : text || wanted !== "all" ? empty("No decision matches", "Of the latest ones, which the node keeps in memory.") : empty("No decisions yet", "Send a request:", checkCommands("203.0.113.7")));
   }
 
-  const stopping = new AbortController();
-  function load() {
-    for (const which of ["denied", "allowed"]) {
-      get(withQuery("/v1/decisions", { outcome: which, limit: 500 }), { signal: stopping.signal }).then((value) => add(value.decisions), () => draw());
+  const note = h("div");
+  const how = h("span", { class: "muted" });
+  let stopping = new AbortController();
+
+  /** Both outcomes, one after the other: a node makes few views of all nodes at the same time. @param {number} limit */
+  async function load(limit) {
+    const { signal } = stopping;
+    try {
+      for (const outcome of ["denied", "allowed"]) {
+        const value = await get(withQuery("/v1/decisions", { outcome, limit, ...scopeQuery() }), { signal });
+        if (signal.aborted) return;
+        replace(note, missingNote(value.nodes));
+        add(value.decisions);
+      }
+    } catch (why) {
+      if (signal.aborted) return;
+      if (isFleet()) replace(note, failed(why, "All nodes"));
+      draw();
     }
   }
+
+  /** The stream is of this node only: the others are asked again and again. */
+  async function followFleet() {
+    const { signal } = stopping;
+    while (!signal.aborted) {
+      if (!paused && !document.hidden) await load(known.size ? FLEET_LIMIT : FIRST_LIMIT);
+      await new Promise((resolve) => setTimeout(resolve, FLEET_MS));
+    }
+  }
+
+  function chooseScope() {
+    stopping.abort();
+    stopping = new AbortController();
+    known.clear();
+    replace(note);
+    replace(how, isFleet() ? `of all nodes, asked every ${FLEET_MS / 1000} s` : "up to 20 of each second, denials first");
+    if (isFleet()) {
+      draw();
+      return void followFleet();
+    }
+    add(live.decisions);
+    void load(FIRST_LIMIT);
+  }
+
   const end = live.subscribe((second) => {
-    if (paused) return;
-    if (second === null && live.state === "open") load(); // replayed seconds have no decisions
+    if (paused || isFleet()) return;
+    if (second === null && live.state === "open") void load(FIRST_LIMIT); // replayed seconds have no decisions
     add(second?.decisions ?? []);
   });
-  add(live.decisions);
-  load();
+  chooseScope();
   const element = h("section", { class: "panel", "aria-label": "Decisions" },
-    h("div", { class: "panel-head" }, h("h2", null, "Latest decisions"), h("span", { class: "muted" }, "up to 20 of each second, denials first")),
-    h("div", { class: "toolbar" }, filter, outcomes, pause), state, table.element);
+    h("div", { class: "panel-head" }, h("h2", null, "Latest decisions"), how),
+    h("div", { class: "toolbar" }, filter, outcomes, scopeSelect(chooseScope), pause), note, state, table.element);
   return { element, stop: () => { end(); stopping.abort(); } };
 }
 

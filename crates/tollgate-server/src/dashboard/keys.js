@@ -4,7 +4,7 @@ import { button, field, h, replace, select } from "./dom.js";
 import { call, get, withQuery } from "./api.js";
 import { bar } from "./chart.js";
 import { notice, openDialog } from "./dialog.js";
-import { missingNote, scopeQuery, scopeSelect } from "./fleet.js";
+import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { ago, count, duration, unix } from "./format.js";
 import { decisionLine, isMasked, topTable } from "./key_tables.js";
 import { Loaded, empty } from "./page_state.js";
@@ -63,7 +63,7 @@ function inspector(rule, key) {
   const path = withQuery("/v1/keys", { rule, key });
   const part = new Loaded("Key", (signal) => get(path, { signal }), (report) => replace(part.body, keyReport(report), keyButtons(rule, key, () => void part.refresh())), INSPECT_MS);
   const recent = new Loaded("Recent decisions", (signal) => loadDecisions(rule, key, signal), (found) => replace(recent.body,
-    h("h3", null, "Recent decisions"),
+    h("h3", null, `Recent decisions, ${isFleet() ? "all nodes" : "this node"}`),
     found.length ? h("ul", { class: "lines" }, found.map((/** @type {any} */ each) => h("li", null, decisionLine(each)))) : h("p", { class: "muted" }, "None is recorded: the rings hold the latest ones only.")), INSPECT_MS);
   replace(result, part.element, recent.element);
   return { element, stop: () => { part.stop(); recent.stop(); } };
@@ -71,7 +71,7 @@ function inspector(rule, key) {
 
 /** Both outcomes, newest first. @param {string} rule @param {string} key @param {AbortSignal} signal */
 async function loadDecisions(rule, key, signal) {
-  const of = (/** @type {string} */ outcome) => get(withQuery("/v1/decisions", { outcome, rule, key, limit: 10 }), { signal });
+  const of = (/** @type {string} */ outcome) => get(withQuery("/v1/decisions", { outcome, rule, key, limit: 10, ...scopeQuery() }), { signal });
   const [denied, allowed] = await Promise.all([of("denied"), of("allowed")]);
   return [...denied.decisions, ...allowed.decisions].sort((a, b) => unix(b.at) - unix(a.at)).slice(0, 10);
 }

@@ -9,7 +9,8 @@ import { ago, bytes, count, micros, rate } from "./format.js";
 import { gauge, loadMetrics } from "./metrics.js";
 import { live } from "./live.js";
 import { Loaded, empty, unanswered, unavailable } from "./page_state.js";
-import { isHeard, lastHealth, lastHeard } from "./status.js";
+import { fleetPart } from "./overview_fleet.js";
+import { isHeard, lastHealth, lastHeard, protection } from "./status.js";
 import { decisionLine, keyLink, topTable } from "./key_tables.js";
 
 const RATE_SECONDS = 5;
@@ -38,41 +39,64 @@ const RANGES = {
 export function overview(place) {
   const sentence = h("p", { class: "sentence", id: "sentence" });
   const detail = h("p", { class: "muted", id: "sentence-detail" });
-  const nodes = scopeSelect(() => { traffic.reload(); void top.refresh(); });
+  const nodes = scopeSelect(() => { traffic.reload(); void top.refresh(); chooseScope(); });
+  const stripTitle = h("p", { class: "muted strip-title" });
   const traffic = trafficPart();
   const recent = h("div");
   const strip = new Loaded("Health", loadStrip, (value) => replace(strip.body, stripTiles(value)), 5_000);
   const top = new Loaded("Top keys", (signal) => get(withQuery("/v1/top", { outcome: "denied", window: "5m", limit: 5, ...scopeQuery() }), { signal }), (value) => replace(top.body, topKeys(value)), 5_000, () => JSON.stringify(scopeQuery()));
 
+  /** While all nodes are chosen. @type {import("./overview_fleet.js").FleetPart | null} */
+  let fleet = null;
+
   const show = () => {
-    const [first, second] = words();
+    const [first, second] = words(fleet);
     replace(sentence, first);
     replace(detail, second);
     traffic.show();
-    replace(recent, recentDenials());
+    if (!fleet) replace(recent, recentDenials());
   };
+
+  function chooseScope() {
+    fleet?.stop();
+    fleet = isFleet() ? fleetPart(RECENT, denialList, show) : null;
+    replace(recent, fleet && fleet.denials);
+    replace(stripTitle, fleet && "This node");
+    show();
+  }
   const end = live.subscribe(show);
   const timer = setInterval(show, 2_000); // an idle node sends no seconds
   place.append(
     h("section", { "aria-label": "Protection" }, sentence, detail),
     h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Requests"), h("div", { class: "buttons" }, nodes, traffic.control)), traffic.element),
-    strip.element,
+    stripTitle, strip.element,
     h("div", { class: "columns" },
       h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Most limited keys"), h("a", { href: "#/keys" }, "All keys")), top.element),
       h("section", { class: "panel" }, h("div", { class: "panel-head" }, h("h2", null, "Latest denials"), h("a", { href: "#/decisions" }, "All decisions")), recent)));
-  show();
+  chooseScope();
   return () => {
     end();
     clearInterval(timer);
+    fleet?.stop();
     traffic.stop();
     strip.stop();
     top.stop();
   };
 }
 
-/** The state of the node in one sentence, and what belongs to it. @returns {[string, string]} */
-export function words() {
-  if (isHeard()) return lastWords(Date.now() / 1000);
+/**
+ * The state of the node, or of all nodes, in one sentence, and what belongs to it.
+ * @param {import("./overview_fleet.js").FleetPart | null} fleet
+ * @returns {[string, string]}
+ */
+function words(fleet) {
+  if (isHeard()) {
+    const own = lastWords(Date.now() / 1000);
+    if (!fleet) return own;
+    const all = fleet.sentence();
+    const [sentence, detail] = own;
+    return all === null ? [`This node: ${sentence}`, detail] : [all, `This node: ${sentence} ${detail}`];
+  }
   const at = lastHeard();
   if (at === null) return ["The node does not answer.", "Whether requests are limited is not known."];
   const [then] = lastWords(at);
@@ -83,8 +107,7 @@ export function words() {
 function lastWords(now) {
   const health = lastHealth();
   const latest = live.seconds.at(-1);
-  const enforce = latest?.enforce ?? health?.enforce;
-  const start = enforce === "off" ? "Not protecting" : enforce === "shadow" ? "Only watching (shadow)" : health?.protection === "off" ? "Not protecting" : "Protecting";
+  const start = protection({ ...health, enforce: latest?.enforce ?? health?.enforce });
   if (live.state === "missing") return [`${start}.`, "This node has no live data."];
   const recent = live.seconds.filter((second) => second.at > now - RATE_SECONDS - 2).slice(-RATE_SECONDS);
   if (!latest || !recent.some(requests)) {
@@ -206,6 +229,11 @@ function recentDenials() {
   const denied = live.decisions.filter((each) => !each.allowed).slice(0, RECENT);
   if (!denied.length && !isHeard()) return unanswered("Latest denials");
   if (!denied.length) return empty("No denials since this page was opened", "They appear here within a second.");
+  return denialList(denied);
+}
+
+/** @param {import("./live.js").Decision[]} denied */
+function denialList(denied) {
   return h("ul", { class: "lines" }, denied.map((each) => h("li", null, decisionLine(each), each.key && keyLink(each.rule, each.key))));
 }
 

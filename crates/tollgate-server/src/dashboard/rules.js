@@ -1,9 +1,10 @@
 // Rules: what is in force, how busy each is, and its editor.
 
 import { button, h, replace } from "./dom.js";
-import { Problem, get, pages } from "./api.js";
+import { Problem, get, pages, withQuery } from "./api.js";
 import { adminCall, adminCommand } from "./commands.js";
 import { bar, sparkline } from "./chart.js";
+import { missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { ago, count, keyText, limitsText } from "./format.js";
 import { ruleLink } from "./key_tables.js";
 import { Loaded, empty, failed, recall, remember, whenHeard } from "./page_state.js";
@@ -83,13 +84,16 @@ function list(place) {
     replace(state, h("p", { class: "stale-note", role: "status" }, `Rules: last heard ${ago(last.at)} (${why instanceof Error ? why.message : why})`));
   }
 
-  const busy = new Loaded("Activity", (signal) => get("/v1/activity", { signal }), (value) => {
+  const busy = new Loaded("Activity", (signal) => get(withQuery("/v1/activity", scopeQuery()), { signal }), (value) => {
     activity = new Map(value.rules.map((/** @type {any} */ each) => [each.rule, each]));
     table.setRows(loaded);
-  }, ACTIVITY_MS);
+    replace(busy.body, missingNote(value.nodes));
+  }, ACTIVITY_MS, () => JSON.stringify(scopeQuery()));
+  const nodes = scopeSelect(() => void busy.refresh());
+  nodes.title = "whose requests are counted: the rules are those of this node";
   busy.element.className = "activity-state";
   place.append(
-    h("div", { class: "toolbar" }, filter, total, create),
+    h("div", { class: "toolbar" }, filter, nodes, total, create),
     roleNotice("admin", "Changing rules") ?? "",
     h("section", { class: "panel", "aria-label": "Rules" }, busy.element, state, table.element));
   void load();

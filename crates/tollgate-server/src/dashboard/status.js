@@ -67,6 +67,13 @@ function showHeard() {
   replace(place, text);
 }
 
+/** Whether a node protects, as it says of itself. @param {any} health */
+export function protection(health) {
+  if (health?.enforce === "off") return "Not protecting";
+  if (health?.enforce === "shadow") return "Only watching (shadow)";
+  return health?.protection === "off" ? "Not protecting" : "Protecting";
+}
+
 /** What is wrong with the protection, the worst first. @param {any} health @returns {[title: string, text: string][]} */
 export function troubles(health) {
   /** @type {[string, string][]} */
