@@ -1,5 +1,7 @@
 """Rules that are tried on the sample of live traffic before they are in force."""
 
+import re
+
 from playwright.sync_api import expect
 
 from browser import case, open_page, visit
@@ -77,6 +79,45 @@ def the_affected_clients_follow_the_limit(browser):
     dialog.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("0 rules created, 1 changed")).to_be_visible()
     assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["5/h"]
+
+
+@case
+def one_of_several_limits_is_dragged(browser):
+    node = node_with_sample(10)
+    assert node.admin("POST", "/v1/rules", CHECKOUT | {"id": "both", "limits": ["1000/h", "2000/d"]}).status == 201
+    page = open_page(browser, node, "simulate")
+    page.locator("select[name=rule]").select_option("both")
+    text = page.get_by_label("Rules (YAML)")
+    slider = page.get_by_role("slider")
+    expect(text).to_have_value(re.compile(r"limits: \[1000/h, 2000/d\]"))
+    expect(slider).to_have_value("1000")
+    slider.fill("15")
+    expect(text).to_have_value(re.compile(r"limits: \[15/h, 2000/d\]"))
+    expect(page.get_by_text("5 of 30 requests denied")).to_be_visible()
+    page.locator("select[name=limit]").select_option("2000/d")
+    expect(slider).to_have_value("2000")
+    slider.fill("5")
+    expect(text).to_have_value(re.compile(r"limits: \[15/h, 5/d\]"))
+    expect(page.get_by_text("20 of 30 requests denied")).to_be_visible()
+    page.locator("select[name=rule]").select_option("checkout")
+    expect(page.locator("select[name=limit]")).to_have_count(0)
+    expect(slider).to_be_enabled()
+
+
+@case
+def a_rule_beyond_the_first_thousand_is_searched_on_the_node(browser):
+    node = Node(CONFIG)
+    rules = [{"id": f"rule-{number:04}", "match": f"/{number}", "limit": "5/m"} for number in range(1_200)]
+    assert node.admin("POST", "/v1/rules/import", {"rules": rules}).status == 200
+    page = open_page(browser, node, "simulate")
+    expect(page.get_by_text("The first 1,000 of 1,200 rules are listed")).to_be_visible()
+    page.get_by_label("Find a rule").fill("rule-115")
+    expect(page.get_by_text("10 of 1,200 rules start like this.")).to_be_visible()
+    page.locator("select[name=rule]").select_option("rule-1150")
+    expect(page.get_by_label("Rules (YAML)")).to_have_value(re.compile("id: rule-1150"))
+    page.get_by_label("Find a rule").fill("other")
+    expect(page.get_by_text("No rule starts like this.")).to_be_visible()
+    expect(page.locator("select[name=rule]")).to_have_value("rule-1150")
 
 
 @case

@@ -8,6 +8,7 @@ import { notice, openDialog } from "./dialog.js";
 import { bytes, count, percent, plural } from "./format.js";
 import { empty, failed, unavailable } from "./page_state.js";
 import { needs, refusal, roleNotice } from "./session.js";
+import { rulePicker } from "./rule_picker.js";
 import { sampleLines, simulateRules } from "./simulation.js";
 import { Table } from "./table.js";
 import { asRules, yaml } from "./yaml.js";
@@ -26,7 +27,9 @@ export function simulate(place) {
   const text = h("textarea", { rows: "12", spellcheck: "false", "data-draft": true, oninput: () => later() });
   const slider = h("input", { type: "range", min: "1", max: "100", value: "10", oninput: () => dragged(), disabled: true });
   const sliderValue = h("output", null, "choose a rule");
-  const picker = h("div");
+  const limitPicker = h("div");
+  /** Which of the limits is dragged. */
+  let dragging = 0;
   const apply = button("Apply…", () => confirmApply(), { class: "primary" });
   apply.disabled = true;
   needs(apply, "admin");
@@ -35,7 +38,7 @@ export function simulate(place) {
   /** What "Apply" would write, for the text and the requests of the last run. @type {{ plan: any, outcome: import("./simulation.js").Outcome, isLog: boolean } | null} */
   let planned = null;
   /** Where each rule is from. @type {Map<string, string>} */
-  let known = new Map();
+  const known = new Map();
   const ended = new AbortController();
   let choice = 0;
   /** @type {any} */
@@ -67,6 +70,8 @@ export function simulate(place) {
     const own = ++choice;
     chosen = null;
     slider.disabled = true;
+    replace(limitPicker);
+    replace(sliderValue, "choose a rule");
     if (!id) return;
     try {
       chosen = (await get(`/v1/rules/${encodeURIComponent(id)}?as=written`, { signal: ended.signal })).rule;
@@ -78,22 +83,34 @@ export function simulate(place) {
   }
 
   function showChosen() {
-    const rate = RATE.exec(limitOf(chosen));
-    slider.disabled = !rate;
-    if (rate) {
-      slider.max = String(Math.max(20, Number(rate[1]) * 4));
-      slider.value = rate[1];
-    }
-    replace(sliderValue, rate ? limitOf(chosen) : "several limits: edit the text");
+    const limits = limitsOf(chosen);
+    const rates = limits.flatMap((limit, number) => (RATE.test(limit) ? [number] : []));
+    const choices = /** @type {[string, string][]} */ (rates.map((number) => [String(number), limits[number]]));
+    replace(limitPicker, rates.length > 1 && field("Which limit", select(choices, String(rates[0]), (number) => showLimit(Number(number)), { name: "limit" })));
     text.value = asRules(yaml(chosen));
+    if (rates.length) showLimit(rates[0]);
+    else replace(sliderValue, "its limits are not plain rates: edit the text");
     later();
   }
 
+  /** @param {number} number */
+  function showLimit(number) {
+    dragging = number;
+    const limit = limitsOf(chosen)[number];
+    const [, requests] = /** @type {RegExpExecArray} */ (RATE.exec(limit));
+    slider.disabled = false;
+    slider.max = String(Math.max(20, Number(requests) * 4));
+    slider.value = requests;
+    replace(sliderValue, limit);
+  }
+
   function dragged() {
-    const rate = RATE.exec(limitOf(chosen));
+    const rate = RATE.exec(limitsOf(chosen)[dragging] ?? "");
     if (!rate) return;
-    chosen = withLimit(chosen, `${slider.value}/${rate[2]}`);
-    replace(sliderValue, limitOf(chosen));
+    chosen = withLimit(chosen, dragging, `${slider.value}/${rate[2]}`);
+    const limits = limitsOf(chosen);
+    replace(sliderValue, limits[dragging]);
+    limitPicker.querySelectorAll("option").forEach((option) => replace(option, limits[Number(option.value)]));
     text.value = asRules(yaml(chosen));
     later();
   }
@@ -159,17 +176,12 @@ export function simulate(place) {
     });
   }
 
-  get("/v1/rules?limit=1000").then((page) => {
-    known = new Map(page.rules.map((/** @type {any} */ rule) => [rule.id, rule.source]));
-    const choices = /** @type {[string, string][]} */ ([["", "choose a rule"], ...[...known.keys()].map((id) => [id, id])]);
-    replace(picker, known.size ? field("Rule", select(choices, "", (id) => void choose(id), { name: "rule" })) : empty("No rules yet", "Write some below."));
-  }, (why) => replace(picker, failed(why, "Rules")));
-
+  const picker = rulePicker((id) => void choose(id), known, ended.signal);
   text.value = "rules:\n  - id: try\n    key: ip\n    limit: 100/m\n";
   place.append(
     h("p", { class: "muted" }, "The node keeps the requests of a sample of clients. Other rules are tried on it, or on a log: nothing is charged, and nothing changes."),
     h("div", { class: "columns" },
-      h("section", { class: "panel" }, h("h2", null, "Rules to try"), picker,
+      h("section", { class: "panel" }, h("h2", null, "Rules to try"), picker, limitPicker,
         h("label", { class: "field" }, h("span", { class: "label" }, "Limit"), slider, sliderValue),
         field("Rules (YAML)", text), field("Access log", source, "in place of live requests: common, combined, JSON or CSV; it is not stored"), h("div", { class: "buttons" }, live), roleNotice("admin", "Applying"), h("div", { class: "buttons" }, button("Run", () => void run()), apply), applyNote),
       h("section", { class: "panel", "aria-label": "Result" }, h("h2", null, "Who would be limited"), result)));
@@ -192,16 +204,19 @@ function applyPart(plan, outcome, isLog) {
     h("h3", null, "Measured effect"), outcome.requests ? [outcomeSentence(outcome), ...sampleLines(outcome, isLog), byRule(outcome)] : h("p", null, `Not known: the ${isLog ? "log" : "sample"} has no request.`));
 }
 
-/** @param {any} rule */
-function limitOf(rule) {
-  const limits = rule?.limits ?? rule?.limit ?? "";
-  return Array.isArray(limits) ? (limits.length === 1 ? limits[0] : "") : String(limits);
+/** The limits of a rule as text; none if they differ by an attribute. @param {any} rule @returns {string[]} */
+function limitsOf(rule) {
+  if (rule?.requests !== undefined) return [`${rule.requests}/${rule.time}`];
+  const limits = rule?.limits ?? rule?.limit ?? [];
+  return (Array.isArray(limits) ? limits : [limits]).map(String);
 }
 
-/** @param {any} rule @param {string} limit */
-function withLimit(rule, limit) {
-  const { limits, ...rest } = rule;
-  return limits === undefined ? { ...rest, limit } : { ...rest, limits: [limit] };
+/** @param {any} rule @param {number} number @param {string} limit */
+function withLimit(rule, number, limit) {
+  if (rule.requests !== undefined) return { ...rule, requests: Number.parseInt(limit, 10) };
+  const name = rule.limits === undefined ? "limit" : "limits";
+  if (!Array.isArray(rule[name])) return { ...rule, [name]: limit };
+  return { ...rule, [name]: rule[name].map((/** @type {string} */ each, /** @type {number} */ at) => (at === number ? limit : each)) };
 }
 
 /** @param {import("./simulation.js").Outcome} outcome @param {boolean} isLog */
