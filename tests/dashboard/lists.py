@@ -103,3 +103,22 @@ def a_phone_shows_how_busy_a_rule_is_on_a_second_line(browser):
     expect(second).to_contain_text("file")
     page.set_viewport_size({"width": 1280, "height": 740})
     expect(second).to_be_hidden()
+
+
+@case
+def addresses_of_bans_are_told_apart_on_a_phone(browser):
+    node = Node("rules: []\nrules_db: sqlite:tollgate.db")
+    keys = ["ip:203.0.113.101", "ip:203.0.113.102", "ip:2001:db8:85a3:8d3::/64"]
+    for key in keys:
+        assert node.admin("POST", "/v1/bans", {"key": key, "for": "24h", "reason": "scraping"}).status == 201
+    page = open_page(browser, node, "bans")
+    page.set_viewport_size({"width": 360, "height": 740})
+    visit(page, "rules")
+    visit(page, "bans")
+    table = page.get_by_role("region", name="Bans in force")
+    for key in keys:
+        shown = table.get_by_text(key, exact=True)
+        expect(shown).to_be_visible()
+        hidden = shown.evaluate("element => [element.scrollWidth - element.clientWidth, element.scrollHeight - element.clientHeight]")
+        assert max(hidden) <= 1, f"{key}: {hidden} px are hidden"
+    expect(table.locator(".second-line").first).to_contain_text("scraping")

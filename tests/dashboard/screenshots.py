@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import threading
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 from browser import CHROMIUM, open_page, visit
 from node import Node, pause
@@ -17,6 +17,7 @@ PAGES = {
     "decisions": "decisions", "bans": "bans", "simulate": "simulate", "changes": "changes", "health": "health",
 }
 SECONDS_OF_TRAFFIC = 45
+MAX_PHONE_HEIGHT = 1_700
 CONFIG = """rules_db: sqlite:tollgate.db
 rules:
   - { id: search, match: GET /search, key: ip, limit: 60/m }
@@ -67,11 +68,21 @@ def write() -> None:
                 visit(page, fragment)
                 expect(page.get_by_text("Loading…")).to_have_count(0)
                 pause(2.5)
-                page.screenshot(path=FOLDER / f"{name}-{mode}.png")
+                screenshot(page, name, mode)
         browser.close()
     stop.set()
     sender.join()
     shrink()
+
+
+def screenshot(page: Page, name: str, mode: str) -> None:
+    path = FOLDER / f"{name}-{mode}.png"
+    if mode != "phone":
+        page.screenshot(path=path)
+        return
+    # On a phone the results of a page are below its controls. A list without an end is cut.
+    height = min(page.evaluate("document.documentElement.scrollHeight"), MAX_PHONE_HEIGHT)
+    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": 360, "height": height})
 
 
 def shrink() -> None:

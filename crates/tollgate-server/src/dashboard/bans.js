@@ -12,6 +12,8 @@ import { askAllow, askBan, askImport } from "./ban_form.js";
 
 const MAX_ROWS = 100_000;
 const REFRESH_MS = 5_000;
+/** Three lines: of the key, and of what is below it. */
+const NARROW_ROW_PX = 64;
 /** Beyond this the lists are loaded once, not polled. */
 const MAX_POLLED = 1_000;
 
@@ -57,13 +59,13 @@ function bansPart() {
     onchange: (/** @type {Event} */ event) => { if (/** @type {HTMLInputElement} */ (event.target).checked) selected.add(ban.key); else selected.delete(ban.key); showSelection(); } }), "operate");
   const table = new Table("Bans in force", [
     { label: "Select", width: "2.6em", narrow: "2.2em", unlabelled: true, cell: box },
-    { label: "Key", width: "", cell: (ban) => h("span", { class: "key", title: ban.key }, ban.key), sort: (ban) => ban.key },
-    { label: "Time left", width: "9em", narrow: "7em", cell: (ban) => h("span", { title: ban.until ? dateTime(unix(ban.until)) : null }, timeLeft(ban)), sort: (ban) => (ban.until ? unix(ban.until) : Infinity), numeric: true },
+    { label: "Key", width: "", cell: (ban) => keyLines(ban.key, [timeLeft(ban), ban.reason].filter(Boolean).join(" · ")), sort: (ban) => ban.key },
+    { label: "Time left", width: "9em", cell: (ban) => h("span", { title: ban.until ? dateTime(unix(ban.until)) : null }, timeLeft(ban)), sort: (ban) => (ban.until ? unix(ban.until) : Infinity), numeric: true, wide: true },
     { label: "Strikes", width: "6em", numeric: true, cell: (ban) => count(ban.strikes), sort: (ban) => ban.strikes, wide: true },
     { label: "Origin", width: "8em", cell: (ban) => ban.source, sort: (ban) => ban.source, wide: true },
     { label: "Reason", width: "16em", cell: (ban) => h("span", { title: ban.reason }, ban.reason), wide: true },
     { label: "Lift", width: "6em", narrow: "4em", unlabelled: true, cell: (ban) => lift(ban) },
-  ]);
+  ], { narrowRowPx: NARROW_ROW_PX });
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter bans by key or reason", oninput: () => draw() });
   const bulk = h("button", { type: "button", onclick: () => liftSelected() }, "Lift selected…");
   const list = listed("/v1/bans", "bans", (rows) => {
@@ -130,6 +132,11 @@ function bansPart() {
   return { element, stop: () => { clearInterval(timer); list.stop(); } };
 }
 
+/** A key and, on narrow screens, what other columns say of it. @param {string} key @param {string} more */
+function keyLines(key, more) {
+  return h("div", { class: "key-lines" }, h("div", { class: "first-line key", title: key }, key), h("div", { class: "second-line" }, more));
+}
+
 /** @param {any} ban */
 function timeLeft(ban) {
   if (!ban.until) return "permanent";
@@ -139,11 +146,11 @@ function timeLeft(ban) {
 
 function allowPart() {
   const table = new Table("Allow list", [
-    { label: "Key", width: "", cell: (entry) => h("span", { class: "key", title: entry.key }, entry.key), sort: (entry) => entry.key },
+    { label: "Key", width: "", cell: (entry) => keyLines(entry.key, entry.note ?? ""), sort: (entry) => entry.key },
     { label: "Note", width: "18em", cell: (entry) => entry.note ?? "", wide: true },
     { label: "Origin", width: "8em", narrow: "5.5em", cell: (entry) => entry.source },
     { label: "Remove", width: "7em", narrow: "6em", unlabelled: true, cell: (entry) => (entry.source === "file" ? h("span", { class: "muted" }, "in the file") : needs(button("Remove", () => confirmRemove(entry.key), { class: "quiet", "aria-label": `Remove ${entry.key}` }), "admin")) },
-  ]);
+  ], { narrowRowPx: NARROW_ROW_PX });
   const total = h("span", { class: "muted" });
   const list = listed("/v1/allow", "allow", (rows) => {
     table.setRows(rows);

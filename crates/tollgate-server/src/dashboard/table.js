@@ -44,6 +44,7 @@ export class Table {
       h("colgroup", null, columns.map((column) => this.#col(column))),
       h("thead", null, h("tr", null, this.headings)),
       this.body);
+    if (options.narrowRowPx) this.table.style.setProperty("--narrow-row", `${options.narrowRowPx}px`);
     this.element = h("div", { class: options.tall === false ? "scroll" : "scroll tall", tabindex: "0", role: "region", "aria-label": caption, onscroll: () => this.#draw() }, this.table);
     this.first = -1;
     this.last = -1;
