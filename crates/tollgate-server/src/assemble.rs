@@ -11,11 +11,12 @@ use tollgate::internal::EngineCore;
 use tollgate::internal::changes::Changes;
 use tollgate::internal::document::{Problem, Problems};
 use tollgate::internal::engine::EngineSetup;
+use tollgate::internal::policy::KeyVisibility;
 use tollgate_stores::counters::central::CentralStore;
 use tollgate_stores::counters::name::{NameHash, Naming};
 
 use crate::client::{self, ClientError};
-use crate::config::{Config, KeyVisibility, StoreConfig, StoreKeys};
+use crate::config::{Config, StoreConfig, StoreKeys};
 use crate::config_history::ConfigHistory;
 use crate::decision_log::{DecisionLog, DecisionLogCounts, FleetMarks, Sample};
 use crate::envoy::EnvoyLimits;

@@ -15,7 +15,7 @@ use tollgate::internal::headers::HeaderStyle;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::identity::{Attribute, FieldSource, Key};
-use tollgate::internal::policy::{PolicyParts, PolicySnapshot, Settings};
+use tollgate::internal::policy::{LayerSettings, PolicyParts, PolicySnapshot, Settings};
 use tollgate::internal::rule::{OnExceed, Rule};
 use tollgate::internal::store::memory::MemoryFull;
 
@@ -47,7 +47,7 @@ pub use proxy::{
 };
 pub use queue::{QueueConfig, QueueLocation};
 pub use rules_db::{AuditConfig, OnRulesError, RulesDbConfig};
-pub use store::{KeyVisibility, StoreConfig, StoreKeys};
+pub use store::{StoreConfig, StoreKeys};
 pub use tls::{ConnectionStarts, LISTENERS, ListenerTlsFiles};
 
 /// A larger file is rejected without being read.
@@ -130,7 +130,7 @@ impl Config {
     pub fn parse(text: &str, folder: &Path) -> Result<Config, Problems> {
         let mut root = document::read(text)?;
         // Only here: rules of the admin API and of a database must not read the environment.
-        let unset = document::expand_variables(&mut root, |name| std::env::var(name).ok());
+        let unset = document::expand_variables(&mut root, environment);
         let mut problems = unset.clone();
         let empty = document::read("{}").unwrap_or_else(|_| unreachable!("an empty map is YAML"));
         let root = if root.is_null() { &empty } else { &root };
@@ -156,6 +156,11 @@ impl Config {
         PolicySnapshot::new(std::mem::take(&mut self.policy))
             .map_err(|error| Problem::new(None, "rules", error).into())
     }
+}
+
+/// A variable of the environment, for `${NAME}` in the file.
+pub fn environment(name: &str) -> Result<String, String> {
+    std::env::var(name).map_err(|_| format!("the variable {name} is not set"))
 }
 
 /// Whether `-` is given in place of a file.
@@ -200,25 +205,20 @@ pub fn utf8(bytes: Vec<u8>, file: &str) -> Result<String, Problems> {
     })
 }
 
-const HEADERS: [(&str, HeaderStyle); 4] = [
-    ("ietf", HeaderStyle::Ietf),
-    ("x-ratelimit", HeaderStyle::XRateLimit),
-    ("both", HeaderStyle::Both),
-    ("none", HeaderStyle::None),
-];
 const LOG_KEYS: [(&str, LogKeys); 2] = [("redacted", LogKeys::Redacted), ("plain", LogKeys::Plain)];
 const COMPAT: [(&str, Compat); 2] = [("tollgate", Compat::Tollgate), ("envoy", Compat::Envoy)];
 fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     let mut policy = PolicyParts::default();
     policy.read(map);
     policy.settings = Settings::read(map);
-    let proxy = ProxyConfig::read(map, folder);
+    let layer = LayerSettings::read(map);
+    let proxy = ProxyConfig::read(map, &layer, folder);
     let trusted = proxy.trusted.clone();
     let trusted_header = proxy.trusted_header;
     let starts = ConnectionStarts::read(map, folder, proxy.tls.clone());
     let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
-    let store = StoreConfig::read(map, folder, &policy.rules, &mut idle);
+    let store = StoreConfig::read(map, &layer, folder, &policy.rules, &mut idle);
     idle.extend(ineffective_in_rules(&policy.rules, proxy.as_ref(), store.as_ref()));
     let state_dir = folder.join(map.optional_text("state_dir").unwrap_or(""));
     let queue = QueueConfig::read(map, &state_dir, store.as_ref());
@@ -234,7 +234,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         memory_full: memory.full.unwrap_or_default(),
         state_dir,
         state_every: state::read_every(map),
-        headers: map.optional_choice("headers", &HEADERS).unwrap_or_default(),
+        headers: layer.headers.unwrap_or_default(),
         log_keys: map.optional_choice("log_keys", &LOG_KEYS).unwrap_or_default(),
         log: log::read(map),
         decision_log: decision_log::read(map, folder),

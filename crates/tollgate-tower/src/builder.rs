@@ -9,22 +9,21 @@ use http::Response;
 use serde_json::json;
 use thiserror::Error;
 use tollgate::internal::hold::HoldQueues;
-use tollgate::internal::identity::Attribute;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
-use tollgate::internal::rule::{OnExceed, Rule};
+#[cfg(feature = "_store")]
+use tollgate::internal::policy::KeyVisibility;
 #[cfg(feature = "tickets")]
 use tollgate::internal::ticket::{KeyScope, Tickets, shared_secret};
-use tollgate::internal::{PolicySnapshot, core_of, snapshot_of};
-use tollgate::{
-    Clock, Engine, EngineBuilder, EngineError, FieldSource, HeaderStyle, Hit, Policy, RulesError,
-};
+use tollgate::internal::{core_of, layer_settings_of, snapshot_of};
+use tollgate::{Clock, Engine, EngineBuilder, EngineError, HeaderStyle, Hit, Policy, RulesError};
 
 use crate::layer::RateLimitLayer;
-use crate::limiter::{Identify, LimiterSettings, MapDenial, RateLimiter, RequestNeeds};
+use crate::limiter::{Identify, LimiterSettings, MapDenial, OwnSettings, RateLimiter, RequestNeeds};
 use crate::request::IncomingRequest;
 #[cfg(feature = "_store")]
-use crate::shared_counters::{SharedCounters, StoreOptions};
+use crate::shared_counters::{SharedCounters, StoreOptions, StoreSecret};
+use crate::unsupported::{RequestSources, check_policy};
 
 /// Requests that may be held at once, unless set otherwise.
 const DEFAULT_MAX_HELD: usize = 10_000;
@@ -35,9 +34,9 @@ const DEFAULT_MAX_HELD: usize = 10_000;
 pub struct RateLimitBuilder {
     policy: Option<Result<Policy, RulesError>>,
     engine: EngineBuilder,
-    trusted: Vec<String>,
-    forwarding_header: ForwardingHeader,
-    headers: HeaderStyle,
+    trusted: Option<Vec<String>>,
+    forwarding_header: Option<ForwardingHeader>,
+    headers: Option<HeaderStyle>,
     identify: Option<Box<Identify>>,
     map_denial: Option<Box<MapDenial>>,
     max_held: Option<usize>,
@@ -65,6 +64,19 @@ pub enum LayerError {
         /// The setting, and what to use instead.
         reason: String,
     },
+    /// A key of the allow list or of the bans can never be that of a request.
+    #[error("{list}: {key}: {reason}")]
+    UnsupportedKey {
+        /// `allow` or `bans`.
+        list: &'static str,
+        /// The key, as it is written.
+        key: String,
+        /// Why, and what to use instead.
+        reason: String,
+    },
+    /// New rules come with a setting that differs from the one in force, which is fixed for the lifetime of a layer.
+    #[error("{0} differs from the setting in force: it is fixed when the layer is built")]
+    FixedSetting(&'static str),
     /// A trusted proxy is not an address or a network.
     #[error("{0}")]
     TrustedProxies(String),
@@ -95,7 +107,8 @@ impl RateLimitBuilder {
         self.rules(&json!({ "rules": [rule] }).to_string())
     }
 
-    /// Rules from YAML or JSON, as in the server's file.
+    /// Rules from YAML or JSON, as in the server's file. Its `trusted_proxies`, `trusted_header` and `headers` are
+    /// followed, too, unless they are set here.
     pub fn rules(mut self, text: &str) -> Self {
         self.policy = Some(Policy::from_yaml(text));
         self
@@ -110,19 +123,19 @@ impl RateLimitBuilder {
     /// Proxies and load balancers in front, by address or network. Only they may name the client's address: without
     /// this, forwarding headers are ignored.
     pub fn trusted_proxies<T: Into<String>>(mut self, networks: impl IntoIterator<Item = T>) -> Self {
-        self.trusted = networks.into_iter().map(Into::into).collect();
+        self.trusted = Some(networks.into_iter().map(Into::into).collect());
         self
     }
 
     /// The header that trusted proxies write: `X-Forwarded-For` by default.
     pub fn forwarding_header(mut self, header: ForwardingHeader) -> Self {
-        self.forwarding_header = header;
+        self.forwarding_header = Some(header);
         self
     }
 
     /// The headers of responses.
     pub fn headers(mut self, style: HeaderStyle) -> Self {
-        self.headers = style;
+        self.headers = Some(style);
         self
     }
 
@@ -205,18 +218,34 @@ impl RateLimitBuilder {
     /// server's file. The layer is then built inside a tokio runtime, connects in the background, and applies
     /// `on_store_error` of each rule while the store does not answer.
     ///
-    /// A Tollgate server with the same store and rules shares the counters.
+    /// A Tollgate server with the same store, rules, [`store_keys`](Self::store_keys) and secret shares the counters.
+    /// Bans are of each process.
     #[cfg(feature = "_store")]
     pub fn store(mut self, url: &str) -> Self {
         self.store.get_or_insert_default().url = url.to_owned();
         self
     }
 
-    /// The key under which emails, API keys, tokens and cookies are hashed in the store's keys. All processes that share
-    /// counters need the same. Without it they are hashed, but can be guessed.
+    /// Which identities are in plain text in the store's keys: `store_keys` of the server's file. Its value in the
+    /// text of the rules is followed unless it is set here. All processes that share counters need the same.
+    #[cfg(feature = "_store")]
+    pub fn store_keys(mut self, visibility: KeyVisibility) -> Self {
+        self.store.get_or_insert_default().keys = Some(visibility);
+        self
+    }
+
+    /// The key under which identities are hashed in the store's keys: by default emails, API keys, tokens and cookies.
+    /// All processes that share counters need the same. Without it they are hashed, but can be guessed.
     #[cfg(feature = "_store")]
     pub fn store_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
-        self.store.get_or_insert_default().secret = Some(secret.into());
+        self.store.get_or_insert_default().secret = Some(StoreSecret::Bytes(secret.into()));
+        self
+    }
+
+    /// Like [`store_secret`](Self::store_secret), with the secret in a file: the `store_secret_file` of the server.
+    #[cfg(feature = "_store")]
+    pub fn store_secret_file(mut self, path: impl Into<std::path::PathBuf>) -> Self {
+        self.store.get_or_insert_default().secret = Some(StoreSecret::File(path.into()));
         self
     }
 
@@ -230,11 +259,20 @@ impl RateLimitBuilder {
     /// The layer.
     pub fn build(self) -> Result<RateLimitLayer, LayerError> {
         let policy = self.policy.ok_or(LayerError::NoRules)??;
-        check_policy(snapshot_of(&policy))?;
-        let trusted = TrustedProxies::parse(self.trusted.iter().map(String::as_str))
-            .map_err(|error| LayerError::TrustedProxies(error.to_string()))?;
+        check_policy(snapshot_of(&policy), RequestSources::of(self.identify.as_deref()))?;
+        let file = layer_settings_of(&policy).clone();
+        let own = OwnSettings {
+            trusted: self.trusted.is_some(),
+            forwarding_header: self.forwarding_header.is_some(),
+            headers: self.headers.is_some(),
+        };
+        let trusted = match &self.trusted {
+            Some(words) => TrustedProxies::parse(words.iter().map(String::as_str))
+                .map_err(|error| LayerError::TrustedProxies(error.to_string()))?,
+            None => file.trusted.clone().unwrap_or_default(),
+        };
         #[cfg(feature = "_store")]
-        let shared = self.store.map(SharedCounters::open).transpose()?;
+        let shared = self.store.map(|store| SharedCounters::open(store, &file)).transpose()?;
         #[cfg(feature = "_store")]
         if let Some(shared) = &shared {
             shared.check(snapshot_of(&policy))?;
@@ -244,8 +282,9 @@ impl RateLimitBuilder {
         let needs = RequestNeeds::of_policy(&core.policy(), &core.ban_attributes());
         let settings = LimiterSettings {
             trusted,
-            forwarding_header: self.forwarding_header,
-            headers: self.headers,
+            forwarding_header: self.forwarding_header.or(file.trusted_header).unwrap_or_default(),
+            headers: self.headers.or(file.headers).unwrap_or_default(),
+            own,
             identify: self.identify,
             map_denial: self.map_denial,
             max_held: self.max_held.unwrap_or(DEFAULT_MAX_HELD),
@@ -286,23 +325,4 @@ impl TicketKey {
             .map_err(|why| LayerError::TicketKey(format!("{place}the secret {why}")))?;
         Ok(Tickets::new(secret, KeyScope::Fleet))
     }
-}
-
-/// Rejects what only the server can do.
-pub(crate) fn check_policy(policy: &PolicySnapshot) -> Result<(), LayerError> {
-    policy.rules().iter().try_for_each(|rule| match unsupported(rule) {
-        Some(reason) => Err(LayerError::Unsupported { rule: rule.id.to_string(), reason }),
-        None => Ok(()),
-    })
-}
-
-fn unsupported(rule: &Rule) -> Option<String> {
-    if rule.on_exceed == OnExceed::Queue {
-        return Some("on_exceed: queue needs the server; use hold or reject".to_owned());
-    }
-    let in_body = |attribute: &&Attribute| {
-        matches!(attribute, Attribute::Field(FieldSource::Json | FieldSource::Form, _))
-    };
-    let field = rule.attributes().find(in_body)?;
-    Some(format!("{field} is in the body, which a layer does not read; add an attribute by `identify`"))
 }

@@ -47,6 +47,7 @@ mod limiter;
 mod request;
 #[cfg(feature = "_store")]
 mod shared_counters;
+mod unsupported;
 
 pub use body::LimitedBody;
 pub use builder::{LayerError, RateLimitBuilder};
@@ -55,6 +56,8 @@ pub use layer::{RateLimitLayer, RateLimitService};
 pub use limiter::RateLimiter;
 pub use request::{IncomingRequest, PeerAddress};
 pub use tollgate::internal::identity::forwarded::ForwardingHeader;
+#[cfg(feature = "_store")]
+pub use tollgate::internal::policy::KeyVisibility;
 pub use tollgate::{Clock, EngineError, FieldSource, HeaderStyle, Hit, KeyNameError, Policy, RulesError};
 
 /// Compiles and runs the Rust examples of the guide.

@@ -12,15 +12,17 @@ use tollgate::internal::http::{FieldSelection, ProxyTrust};
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::identity::{Attribute, Key};
+use tollgate::internal::policy::LayerSettings;
 use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::ChargeReceipt;
-use tollgate::internal::{EngineVerdict, PolicySnapshot, core_of, hit, snapshot_of};
+use tollgate::internal::{EngineVerdict, PolicySnapshot, core_of, hit, layer_settings_of, snapshot_of};
 use tollgate::{Engine, FieldSource, HeaderStyle, Hit, KeyNameError, Policy, Time, Usage};
 
-use crate::builder::{LayerError, check_policy};
+use crate::builder::LayerError;
 use crate::request::IncomingRequest;
 #[cfg(feature = "_store")]
 use crate::shared_counters::SharedCounters;
+use crate::unsupported::{RequestSources, check_policy, in_key};
 
 /// Adds identities to a hit.
 pub(crate) type Identify = dyn for<'r> Fn(IncomingRequest<'r>, Hit<'r>) -> Hit<'r> + Send + Sync;
@@ -47,11 +49,45 @@ pub(crate) struct LimiterSettings {
     pub(crate) trusted: TrustedProxies,
     pub(crate) forwarding_header: ForwardingHeader,
     pub(crate) headers: HeaderStyle,
+    pub(crate) own: OwnSettings,
     pub(crate) identify: Option<Box<Identify>>,
     pub(crate) map_denial: Option<Box<MapDenial>>,
     pub(crate) max_held: usize,
     #[cfg(feature = "tickets")]
     pub(crate) tickets: Option<tollgate::internal::ticket::Tickets>,
+}
+
+/// Which settings the builder was given: they take precedence over those of the rules' text.
+pub(crate) struct OwnSettings {
+    pub(crate) trusted: bool,
+    pub(crate) forwarding_header: bool,
+    pub(crate) headers: bool,
+}
+
+impl LimiterSettings {
+    /// Rejects a setting of new rules that differs from the one in force. A text without it changes nothing.
+    fn check_same(&self, file: &LayerSettings) -> Result<(), LayerError> {
+        fn differs<T: PartialEq>(is_own: bool, new: Option<&T>, in_force: &T) -> bool {
+            !is_own && new.is_some_and(|new| new != in_force)
+        }
+        let own = &self.own;
+        let settings = [
+            ("trusted_proxies", differs(own.trusted, file.trusted.as_ref(), &self.trusted)),
+            (
+                "trusted_header",
+                differs(own.forwarding_header, file.trusted_header.as_ref(), &self.forwarding_header),
+            ),
+            ("headers", differs(own.headers, file.headers.as_ref(), &self.headers)),
+        ];
+        match settings.iter().find(|(_, differs)| *differs) {
+            Some((name, _)) => Err(LayerError::FixedSetting(name)),
+            None => Ok(()),
+        }
+    }
+
+    fn sources(&self) -> RequestSources {
+        RequestSources::of(self.identify.as_deref())
+    }
 }
 
 /// What the rules and bans in force need of a request.
@@ -108,10 +144,11 @@ impl RequestNeeds {
 
 impl RateLimiter {
     /// Replaces the rules. Keys keep what they have used under rules with the same id. Rules that the layer or the store
-    /// does not support are rejected, and those in force stay.
+    /// does not support are rejected, as are other `trusted_proxies` than those in force, and the rules in force stay.
     pub fn apply(&self, policy: Policy) -> Result<(), LayerError> {
         let snapshot = snapshot_of(&policy);
-        check_policy(snapshot)?;
+        check_policy(snapshot, self.settings.sources())?;
+        self.settings.check_same(layer_settings_of(&policy))?;
         self.check_store(snapshot)?;
         // Before the policy is in force: a rule never lacks what it needs. What is no longer needed is harmless.
         let more = RequestNeeds::of_policy(snapshot, &[]);
@@ -123,6 +160,9 @@ impl RateLimiter {
     /// force in this process only.
     pub fn ban(&self, key: &str, duration: Duration, reason: &str) -> Result<(), KeyNameError> {
         if let Ok(key) = Key::parse(key) {
+            if let Some(reason) = in_key(&self.core().policy(), &key, self.settings.sources()) {
+                return Err(KeyNameError::Key(reason));
+            }
             let more = RequestNeeds::of_key(&key);
             self.needs.rcu(|needs| needs.union(&more));
         }

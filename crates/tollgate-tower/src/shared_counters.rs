@@ -1,5 +1,7 @@
 //! Counters on servers that several processes share.
 
+use std::fs;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,6 +11,7 @@ use http::request::Parts;
 use tokio::runtime::Handle;
 use tollgate::Time;
 use tollgate::internal::engine::DecisionMode;
+use tollgate::internal::policy::{KeyVisibility, LayerSettings};
 use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::{ChargeReceipt, DeniedHits};
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
@@ -31,22 +34,68 @@ pub(crate) struct SharedCounters {
 pub(crate) struct StoreOptions {
     pub(crate) url: String,
     /// The key of the hash of identities, which all processes share.
-    pub(crate) secret: Option<Vec<u8>>,
+    pub(crate) secret: Option<StoreSecret>,
+    /// Which identities are in plain text in the store's keys.
+    pub(crate) keys: Option<KeyVisibility>,
     pub(crate) deadline: Option<Duration>,
+}
+
+/// Where the key of the hash is.
+pub(crate) enum StoreSecret {
+    Bytes(Vec<u8>),
+    File(PathBuf),
+}
+
+/// Minimum length of a secret in a file, as in the server: the key length of the hash.
+const MIN_SECRET_BYTES: usize = 32;
+
+impl StoreSecret {
+    fn hash(self) -> Result<NameHash, LayerError> {
+        let path = match self {
+            StoreSecret::Bytes(secret) => return Ok(NameHash::keyed(&secret)),
+            StoreSecret::File(path) => path,
+        };
+        let problem = |why: String| LayerError::Store(format!("secret: {}: {why}", path.display()));
+        let secret = fs::read(&path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+        match secret.trim_ascii() {
+            short if short.len() < MIN_SECRET_BYTES => {
+                Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
+            }
+            secret => Ok(NameHash::keyed(secret)),
+        }
+    }
+}
+
+/// How counters are named. A server with the same store uses the same names only if these settings are the same.
+fn naming(
+    keys: Option<KeyVisibility>,
+    secret: Option<StoreSecret>,
+    file: &LayerSettings,
+) -> Result<Naming, LayerError> {
+    if let (None, Some(name)) = (&secret, &file.store_secret_file) {
+        let why = format!(
+            "the store_secret_file of the rules, {name}, is not read: name it by `store_secret_file`"
+        );
+        return Err(LayerError::Store(why));
+    }
+    let hash = secret.map_or(Ok(NameHash::Unkeyed), StoreSecret::hash)?;
+    Ok(match keys.or(file.store_keys).unwrap_or_default() {
+        KeyVisibility::All => Naming::Plain,
+        KeyVisibility::Public => Naming::Sensitive(hash),
+        KeyVisibility::None => Naming::Hashed(hash),
+    })
 }
 
 impl SharedCounters {
     /// Connects in the background.
-    pub(crate) fn open(options: StoreOptions) -> Result<SharedCounters, LayerError> {
+    pub(crate) fn open(options: StoreOptions, file: &LayerSettings) -> Result<SharedCounters, LayerError> {
         let runtime = Handle::try_current()
             .map_err(|_| LayerError::Store("it must be opened inside a tokio runtime".to_owned()))?;
         let address: CentralAddress =
             options.url.parse().map_err(|error| LayerError::Store(format!("{error}")))?;
-        let naming = match options.secret {
-            Some(secret) => Naming::Sensitive(NameHash::keyed(&secret)),
-            None => Naming::default(),
-        };
-        let deadline = options.deadline.unwrap_or_else(|| address.default_deadline());
+        let naming = naming(options.keys, options.secret, file)?;
+        let deadline = options.deadline.or(file.store_deadline);
+        let deadline = deadline.unwrap_or_else(|| address.default_deadline());
         let store = CentralStore::open(address.clone(), naming, deadline).map_err(LayerError::Store)?;
         Ok(SharedCounters { store, address, runtime })
     }

@@ -7,5 +7,5 @@ mod verdict;
 
 pub use config_file::SETTINGS_OF_THE_SERVER;
 pub use engine::{Engine, EngineBuilder, EngineError, KeyNameError, core_of};
-pub use policy::{Policy, RulesError, snapshot_of};
+pub use policy::{Policy, RulesError, layer_settings_of, snapshot_of};
 pub use verdict::{LimitStatus, Receipt, Verdict};

@@ -1,6 +1,6 @@
 //! What the other crates of this project are built from. It is no part of the public API and changes without notice.
 
-pub use crate::api::{SETTINGS_OF_THE_SERVER, core_of, snapshot_of};
+pub use crate::api::{SETTINGS_OF_THE_SERVER, core_of, layer_settings_of, snapshot_of};
 pub use crate::enforce::Enforce;
 pub use crate::engine::{EngineCore, EngineSetup};
 pub use crate::limit::{Limit, Rate, Shape};

@@ -23,9 +23,11 @@ use crate::time::{Time, calendar};
 
 mod change;
 mod dependencies;
+mod layer_settings;
 mod settings;
 
 pub use change::{PolicyChange, PolicyDraft};
+pub use layer_settings::{KeyVisibility, LayerSettings};
 pub use settings::{Settings, StoreSettings};
 
 pub struct PolicySnapshot {

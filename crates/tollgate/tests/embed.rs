@@ -130,12 +130,48 @@ rules:
 #[test]
 fn settings_that_an_embedded_engine_cannot_follow_are_rejected() {
     for (file, key) in [
-        ("counters: redis://127.0.0.1", "counters"),
+        ("counters: redis://127.0.0.1", "counters: an engine in a program counts in memory"),
+        ("counters: redis://127.0.0.1", "`store` of a tollgate-tower layer"),
         ("rules_db: sqlite:rules.db", "rules_db"),
+        ("envoy_config: limits", "envoy_config: an engine in a program has no listener of Envoy's"),
+        ("compat: envoy", "compat: an engine in a program has no listener of Envoy's"),
         ("memory: lots", "memory"),
+        ("trusted_proxies: [10.0.0.0/33]", "trusted_proxies[0]"),
         ("ipv6_prefixes: 64", "did you mean 'ipv6_prefix'?"),
     ] {
         let error = Policy::from_yaml(file).err().expect("rejected");
         assert!(error.to_string().contains(key), "{error}");
     }
+    assert!(
+        Policy::from_yaml("{compat: tollgate, counters: memory, rules_db: none}").is_ok(),
+        "what it does anyway"
+    );
+}
+
+/// They were the text of a value, where the server reads its environment.
+#[test]
+fn variables_of_the_file_are_those_that_the_caller_passes() {
+    let file = "rules: [{id: all, key: user, limit: '${CALLS}/h'}]";
+    let error = Policy::from_yaml(file).err().expect("rejected");
+    assert!(error.to_string().contains("the variable CALLS is not known"), "{error}");
+    let unset = Policy::with_variables(file, |_| None).err().expect("rejected");
+    assert!(unset.to_string().contains("the variable CALLS is not set"), "{unset}");
+    let policy = Policy::with_variables(file, |name| (name == "CALLS").then(|| "2".to_owned()));
+    let engine = Engine::builder().memory_bytes(16 << 20).build(policy.expect("valid")).expect("an engine");
+    assert!(allowed(&engine, "ann") && allowed(&engine, "ann") && !allowed(&engine, "ann"));
+}
+
+#[test]
+fn a_state_is_continued_although_its_rules_came_with_variables() {
+    let rules = "{tokens_file: '${TOKENS}', rules: [{id: all, key: user, limit: 2/h}]}";
+    let policy = || Policy::with_variables(rules, |_| Some("tokens".to_owned())).expect("valid");
+    let now = Time::from_secs(1_800_000_000);
+    let builder = || Engine::builder().memory_bytes(16 << 20).clock(Clock::manual(now));
+    let engine = builder().build(policy()).expect("an engine");
+    assert!(allowed(&engine, "ann"));
+    let mut saved = Vec::new();
+    engine.save(&mut saved, rules).expect("a vector takes it");
+    let changed = "rules: [{id: all, key: user, limit: 3/h}]".parse().expect("valid");
+    let restored = builder().restore(changed, &saved).expect("it is whole");
+    assert!(allowed(&restored, "ann") && allowed(&restored, "ann") && !allowed(&restored, "ann"));
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use hyper::Uri;
 use hyper::header::HeaderName;
 use hyper::http::uri::Authority;
-use tollgate::internal::document::{MapReader, Node};
+use tollgate::internal::document::MapReader;
 use tollgate::internal::identity::Attribute;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
+use tollgate::internal::policy::LayerSettings;
 use tollgate::internal::time::parse_duration;
 
 use crate::config::ListenerTlsFiles;
@@ -137,10 +138,10 @@ impl ProxyConfig {
     }
 
     /// The settings of the file, whether it names upstreams or not.
-    pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> ProxyConfig {
+    pub(super) fn read(map: &mut MapReader<'_, '_>, layer: &LayerSettings, folder: &Path) -> ProxyConfig {
         let mut config = ProxyConfig::with_defaults(upstreams(map));
-        config.trusted = trusted_proxies(map);
-        config.trusted_header = map.optional_choice("trusted_header", &TRUSTED_HEADERS).unwrap_or_default();
+        config.trusted = layer.trusted.clone().unwrap_or_default();
+        config.trusted_header = layer.trusted_header.unwrap_or_default();
         if let Some(names) = strip_headers(map) {
             config.strip_headers = names;
         }
@@ -174,17 +175,6 @@ fn upstreams(map: &mut MapReader<'_, '_>) -> Vec<UpstreamAddress> {
     upstreams
 }
 
-fn trusted_proxies(map: &mut MapReader<'_, '_>) -> TrustedProxies {
-    let nodes = map.optional_list("trusted_proxies").unwrap_or_default();
-    for (n, node) in nodes.iter().enumerate() {
-        let word = node.as_str().unwrap_or_default();
-        if let Err(error) = TrustedProxies::parse([word]) {
-            map.reject(&format!("trusted_proxies[{n}]"), node, error);
-        }
-    }
-    TrustedProxies::parse(nodes.iter().filter_map(Node::as_str)).unwrap_or_default()
-}
-
 /// The names in `strip_headers`; `None` if the file does not have it.
 fn strip_headers(map: &mut MapReader<'_, '_>) -> Option<Vec<HeaderName>> {
     let nodes = map.optional_list("strip_headers")?;
@@ -211,8 +201,6 @@ fn strip_headers(map: &mut MapReader<'_, '_>) -> Option<Vec<HeaderName>> {
     Some(names)
 }
 
-const TRUSTED_HEADERS: [(&str, ForwardingHeader); 2] =
-    [("x-forwarded-for", ForwardingHeader::XForwardedFor), ("forwarded", ForwardingHeader::Forwarded)];
 const HOSTS: [(&str, HostHeader); 2] = [("keep", HostHeader::Keep), ("upstream", HostHeader::Upstream)];
 
 fn read_settings(map: &mut MapReader<'_, '_>, config: &mut ProxyConfig, folder: &Path) {

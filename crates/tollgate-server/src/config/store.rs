@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tollgate::internal::document::MapReader;
+use tollgate::internal::policy::{KeyVisibility, LayerSettings};
 use tollgate::internal::rule::Rule;
 use tollgate::internal::store::DeniedHits;
-use tollgate::internal::time::parse_duration;
 use tollgate_stores::counters::central::CentralAddress;
 
 use crate::config::IdleSetting;
@@ -34,15 +34,6 @@ pub struct StoreKeys {
     pub secret_file: Option<PathBuf>,
 }
 
-/// Which values appear in plain text in the store's keys; the others are hashed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum KeyVisibility {
-    All,
-    /// All but emails, API keys, tokens and cookies.
-    Public,
-    None,
-}
-
 impl StoreKeys {
     /// Whether identities are hashed without a secret, so that a guess can be confirmed.
     pub fn can_be_guessed(&self) -> bool {
@@ -51,14 +42,9 @@ impl StoreKeys {
 
     /// The value of `store_keys` in the file.
     pub fn name(&self) -> &'static str {
-        STORE_KEYS.iter().find(|(_, shown)| *shown == self.visibility).map_or("", |(name, _)| name)
+        self.visibility.name()
     }
 }
-
-const STORE_KEYS: [(&str, KeyVisibility); 3] =
-    [("plain", KeyVisibility::All), ("sensitive", KeyVisibility::Public), ("hashed", KeyVisibility::None)];
-/// Clients give up before a longer deadline.
-const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
 impl PartialEq for StoreConfig {
     fn eq(&self, other: &StoreConfig) -> bool {
@@ -82,13 +68,13 @@ impl StoreConfig {
     /// `None` if counters are in memory: settings of central stores have no effect then.
     pub fn read(
         map: &mut MapReader<'_, '_>,
+        layer: &LayerSettings,
         folder: &Path,
         rules: &[Rule],
         idle: &mut Vec<IdleSetting>,
     ) -> Option<StoreConfig> {
-        let deadline = deadline(map);
-        let shown = map.optional_choice("store_keys", &STORE_KEYS).unwrap_or(KeyVisibility::Public);
-        let secret_file = map.optional_text("store_secret_file").map(|file| folder.join(file));
+        let visibility = layer.store_keys.unwrap_or_default();
+        let secret_file = layer.store_secret_file.as_ref().map(|file| folder.join(file));
         let node = map.optional("counters");
         let Some(node) = node.filter(|node| node.as_str() != Some("memory")) else {
             let settings = [
@@ -108,11 +94,11 @@ impl StoreConfig {
             text.parse().map_err(|error| map.reject("counters", node, format!("{error}"))).ok()?;
         let refusals = rules.iter().filter_map(|rule| unsupported_reason(&address, rule));
         refusals.for_each(|why| map.reject("counters", node, why));
-        if shown == KeyVisibility::All && secret_file.is_some() {
+        if visibility == KeyVisibility::All && secret_file.is_some() {
             idle.push(IdleSetting::new("store_secret_file", "store_keys: sensitive or hashed"));
         }
-        let keys = StoreKeys { visibility: shown, secret_file };
-        let deadline = deadline.unwrap_or_else(|| address.default_deadline());
+        let keys = StoreKeys { visibility, secret_file };
+        let deadline = layer.store_deadline.unwrap_or_else(|| address.default_deadline());
         let nodes = map.optional("nodes").and_then(|nodes| nodes.as_u64());
         let written = text.to_owned();
         let name = without_login(text);
@@ -123,17 +109,6 @@ impl StoreConfig {
     pub fn unsupported_reason(&self, rule: &Rule) -> Option<String> {
         unsupported_reason(&self.address, rule)
     }
-}
-
-fn deadline(map: &mut MapReader<'_, '_>) -> Option<Duration> {
-    let node = map.optional("store_deadline")?;
-    let read = node.as_str().ok_or("expected a duration such as 50ms".to_owned()).and_then(parse_duration);
-    match read {
-        Ok(duration) if !duration.is_zero() && duration <= MAX_DEADLINE => return Some(duration),
-        Ok(_) => map.reject("store_deadline", node, "expected a duration above 0 and up to 1m"),
-        Err(message) => map.reject("store_deadline", node, message),
-    }
-    None
 }
 
 /// Which limit of a rule the store cannot hold, and why.

@@ -5,6 +5,7 @@ mod cancel;
 mod decisions;
 mod denials;
 mod examples;
+mod file_settings;
 mod grpc;
 mod hold;
 mod identity;

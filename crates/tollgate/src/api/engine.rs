@@ -114,7 +114,7 @@ impl EngineBuilder {
     pub fn restore(self, policy: Policy, saved: &[u8]) -> Result<Engine, EngineError> {
         let setup = self.setup(&policy)?;
         let memory_bytes = setup.memory_bytes;
-        let former = |rules: &str| Policy::from_yaml(rules).ok().map(|policy| policy.snapshot);
+        let former = |rules: &str| Policy::without_variables(rules).ok().map(|policy| policy.snapshot);
         let restored = EngineCore::restore(policy.snapshot, setup, saved, former, self.clock.now());
         let (core, _) = restored.map_err(|error| EngineError::SavedState(error.to_string()))?;
         Ok(Engine { core, clock: self.clock, memory_bytes })

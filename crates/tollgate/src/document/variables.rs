@@ -8,8 +8,9 @@ use super::{Node, Problem, Problems};
 /// A value that becomes longer is rejected.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Replaces the variables of all values; each one that `lookup` does not know is a problem at its position.
-pub fn expand_variables(root: &mut Node<'_>, lookup: impl Fn(&str) -> Option<String>) -> Problems {
+/// Replaces the variables of all values; each one that `lookup` does not know is a problem at its position, with the
+/// message that `lookup` returns.
+pub fn expand_variables(root: &mut Node<'_>, lookup: impl Fn(&str) -> Result<String, String>) -> Problems {
     let mut problems = Problems::new();
     root.map_texts(&mut |text, position| {
         if !text.contains("${") {
@@ -26,7 +27,7 @@ pub fn expand_variables(root: &mut Node<'_>, lookup: impl Fn(&str) -> Option<Str
     problems
 }
 
-fn expand(text: &str, lookup: &impl Fn(&str) -> Option<String>) -> Result<String, String> {
+fn expand(text: &str, lookup: &impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find("${") {
@@ -46,7 +47,7 @@ fn expand(text: &str, lookup: &impl Fn(&str) -> Option<String>) -> Result<String
                 "'${{{name}}}' is not the name of a variable: write $${{ for the text itself"
             ));
         }
-        expanded.push_str(&lookup(name).ok_or_else(|| format!("the variable {name} is not set"))?);
+        expanded.push_str(&lookup(name)?);
         rest = after;
     }
     expanded.push_str(rest);
@@ -70,9 +71,9 @@ mod tests {
     fn expanded(text: &str) -> Result<String, String> {
         let mut root = read(text).expect("valid YAML");
         let lookup = |name: &str| match name {
-            "PORT" => Some("8080".to_owned()),
-            "HOST" => Some("a: [b]\n# c".to_owned()),
-            _ => None,
+            "PORT" => Ok("8080".to_owned()),
+            "HOST" => Ok("a: [b]\n# c".to_owned()),
+            _ => Err(format!("the variable {name} is not set")),
         };
         let problems = expand_variables(&mut root, lookup);
         if !problems.is_empty() {

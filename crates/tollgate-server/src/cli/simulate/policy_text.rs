@@ -11,7 +11,7 @@ const SETTINGS: [&str; 5] = ["allow", "bans", "identity", "ipv6_prefix", "case_i
 /// The policy of a valid configuration, as JSON.
 pub fn policy_text(config: &str) -> Result<String, Problems> {
     let mut root = document::read(config)?;
-    document::expand_variables(&mut root, |name| std::env::var(name).ok()).or(())?;
+    document::expand_variables(&mut root, crate::config::environment).or(())?;
     let mut policy = Map::new();
     let mut rules = Vec::new();
     for entry in root.as_map().unwrap_or_default() {
