@@ -168,7 +168,7 @@ pub use api::{
 pub use headers::HeaderStyle;
 pub use hit::Hit;
 pub use identity::FieldSource;
-pub use limiter::{Limiter, LimiterError, LimiterKey, WaitError};
+pub use limiter::{Limiter, LimiterBuilder, LimiterError, LimiterKey, WaitError};
 pub use store::memory::{MemoryFull, Usage};
 pub use time::{Clock, Time};
 pub use verdict::Reason;

@@ -41,6 +41,26 @@ pub struct Limiter {
     queues: WaitQueues,
 }
 
+/// Settings of a [`Limiter`], fixed for its lifetime.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Clock, Limiter, Time};
+///
+/// let clock = Clock::manual(Time::from_secs(1_800_000_000));
+/// let limiter = Limiter::builder().memory_bytes(16 << 20).clock(clock).build("1/m")?;
+/// assert!(limiter.check("user:42").is_allowed());
+/// assert!(!limiter.check("user:42").is_allowed());
+/// limiter.clock().advance(Duration::from_secs(60));
+/// assert!(limiter.check("user:42").is_allowed());
+/// # Ok::<(), tollgate::LimiterError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct LimiterBuilder {
+    memory_bytes: Option<usize>,
+    clock: Clock,
+}
+
 /// Keys whose cache lines are prefetched together.
 const PREFETCH_BATCH: usize = 16;
 
@@ -67,14 +87,59 @@ pub enum LimiterError {
     System(#[from] std::io::Error),
 }
 
+impl LimiterBuilder {
+    /// How much memory its keys may take: a gibibyte by default. It is reserved, and committed as keys arrive.
+    #[must_use]
+    pub fn memory_bytes(mut self, bytes: usize) -> Self {
+        self.memory_bytes = Some(bytes);
+        self
+    }
+
+    /// The time to count by; [`Clock::manual`] is for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// A limiter for a rate such as `5/m`, with the default algorithm, GCRA, or for one with the options that a rule has:
+    /// `{limit: 100/h, algorithm: sliding-log}`.
+    pub fn build(self, limit: &str) -> Result<Limiter, LimiterError> {
+        let has_options = limit.contains(':');
+        let limit = match has_options {
+            true => parse::limit(limit).map_err(RulesError::from)?,
+            false => Limit::per(limit.parse::<Rate>().map_err(RulesError::of)?),
+        };
+        self.build_limit(&limit)
+    }
+
+    fn build_limit(self, limit: &Limit) -> Result<Limiter, LimiterError> {
+        let given = self.memory_bytes.unwrap_or(Limiter::DEFAULT_MEMORY_BYTES);
+        let needed = MemoryStore::min_bytes_for(limit);
+        if given < needed {
+            return Err(LimiterError::Memory { given, needed });
+        }
+        let store = MemoryStore::try_new(given)?;
+        let secret = Secret::random();
+        let fast_path = store.fast_path(Quota::new(limit));
+        let salt = u128::from_le_bytes(*secret.bytes());
+        let queues = WaitQueues::default();
+        Ok(Limiter { store, fast_path, secret, salt, clock: self.clock, queues })
+    }
+}
+
 impl Limiter {
     const DEFAULT_MEMORY_BYTES: usize = 1 << 30;
 
     /// Admits a rate such as `5/m` for each key, with the default algorithm, GCRA, in at most a
     /// gibibyte. Memory is reserved, and committed as keys arrive.
     pub fn new(rate: &str) -> Result<Limiter, LimiterError> {
-        let rate: Rate = rate.parse().map_err(RulesError::of)?;
-        Limiter::with_limit(&Limit::per(rate), Self::DEFAULT_MEMORY_BYTES)
+        Limiter::builder().build(rate)
+    }
+
+    /// Settings other than the default ones.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::default()
     }
 
     /// Any algorithm, with the options that a rule has, in at most `memory_bytes`.
@@ -87,19 +152,8 @@ impl Limiter {
     /// # Ok::<(), tollgate::LimiterError>(())
     /// ```
     pub fn from_yaml(text: &str, memory_bytes: usize) -> Result<Limiter, LimiterError> {
-        Limiter::with_limit(&parse::limit(text).map_err(RulesError::from)?, memory_bytes)
-    }
-
-    fn with_limit(limit: &Limit, memory_bytes: usize) -> Result<Limiter, LimiterError> {
-        let needed = MemoryStore::min_bytes_for(limit);
-        if memory_bytes < needed {
-            return Err(LimiterError::Memory { given: memory_bytes, needed });
-        }
-        let store = MemoryStore::try_new(memory_bytes)?;
-        let secret = Secret::random();
-        let fast_path = store.fast_path(Quota::new(limit));
-        let salt = u128::from_le_bytes(*secret.bytes());
-        Ok(Limiter { store, fast_path, secret, salt, clock: Clock::new(), queues: WaitQueues::default() })
+        let limit = parse::limit(text).map_err(RulesError::from)?;
+        Limiter::builder().memory_bytes(memory_bytes).build_limit(&limit)
     }
 
     /// Charges one, if it is allowed.
@@ -149,6 +203,11 @@ impl Limiter {
                 answer(self.store.charge_fast(lines, &self.fast_path, 1, now, |_| ()));
             }
         }
+    }
+
+    /// The decision that [`check`](Self::check) would return; nothing is charged.
+    pub fn peek<K: LimiterKey + ?Sized>(&self, key: &K) -> Decision {
+        self.peek_n(key, 1)
     }
 
     /// The decision that [`check_n`](Self::check_n) would return; nothing is charged.
@@ -269,7 +328,7 @@ impl Limiter {
 
 /// A limiter for any limit, in at most `memory_bytes`.
 pub fn with_limit(limit: &Limit, memory_bytes: usize) -> Result<Limiter, LimiterError> {
-    Limiter::with_limit(limit, memory_bytes)
+    Limiter::builder().memory_bytes(memory_bytes).build_limit(limit)
 }
 
 impl LimiterKey for str {}

@@ -133,6 +133,13 @@ impl Clock {
         self.anchor.fetch_add(nanos_of(duration), Ordering::Relaxed);
     }
 
+    /// Moves the time forward to `time`; a time that has passed changes nothing. So a clock can follow another one, such
+    /// as that of a runtime with paused time.
+    pub fn advance_to(&self, time: Time) {
+        let anchor = time.0.min(u64::MAX / 2).saturating_sub(self.ticker.elapsed());
+        self.anchor.fetch_max(anchor, Ordering::Relaxed);
+    }
+
     /// Follows the system clock forward (a resumed laptop, an NTP step). Call it periodically.
     pub fn reanchor(&self) {
         let anchor = unix_nanos().saturating_sub(self.ticker.elapsed());
@@ -166,5 +173,14 @@ mod tests {
             last = now;
         }
         assert!(Time(unix_nanos()).since(last) < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_clock_that_is_advanced_to_a_time_never_goes_back() {
+        let clock = Clock::manual(Time::from_secs(10));
+        clock.advance_to(Time::from_secs(12));
+        assert_eq!(clock.now(), Time::from_secs(12));
+        clock.advance_to(Time::from_secs(11));
+        assert_eq!(clock.now(), Time::from_secs(12));
     }
 }

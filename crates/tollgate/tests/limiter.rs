@@ -7,7 +7,7 @@ use tollgate::internal::Limit;
 use tollgate::internal::algorithm::{Algorithm, Quota};
 use tollgate::internal::limit::{Shape, WindowStart};
 use tollgate::internal::store::MemoryStore;
-use tollgate::{Limiter, LimiterError, Time};
+use tollgate::{Clock, Limiter, LimiterError, Time, WaitError};
 
 const NOW: Time = Time::from_secs(1_800_000_000);
 const LONG: &str = "a key that is longer than the fifteen bytes of a short one";
@@ -80,7 +80,8 @@ fn a_limiter_reads_its_own_clock() {
     let limiter = limiter("2/h");
     assert!(limiter.check("ann").is_allowed());
     let (_, receipt) = limiter.check_with_receipt("ann", 1);
-    assert!(!limiter.peek_n("ann", 1).is_allowed());
+    assert!(!limiter.peek_n("ann", 1).is_allowed() && !limiter.peek("ann").is_allowed());
+    assert!(limiter.peek("bob").is_allowed() && limiter.peek("bob").is_allowed(), "nothing is charged");
     limiter.refund(receipt.expect("it was charged"));
     let mut answers = Vec::new();
     limiter.check_batch(&["ann", "ann", "bob"], |answer| answers.push(answer.is_allowed()));
@@ -94,6 +95,53 @@ fn a_limiter_that_cannot_be_made_names_the_reason() {
     let limit = Limit::new("1000000/h".parse().expect("a rate"), Shape::SlidingLog).expect("a limit");
     let text = error(tollgate::internal::limiter::with_limit(&limit, 1 << 20));
     assert!(text.starts_with("1048576 bytes of memory are too few for this limit: it needs "), "{text}");
+}
+
+#[test]
+fn a_limiter_counts_by_the_clock_that_it_is_given() {
+    for limit in ["1/m", "{limit: 1/m, algorithm: sliding-log}"] {
+        let builder = Limiter::builder().memory_bytes(16 << 20).clock(Clock::manual(NOW));
+        let limiter = builder.build(limit).expect("a limiter");
+        assert!(limiter.check("ann").is_allowed() && !limiter.check("ann").is_allowed());
+        limiter.clock().advance(Duration::from_secs(60));
+        assert!(limiter.check("ann").is_allowed(), "{limit}");
+    }
+    let text = Limiter::builder().build("{limit: 1/m, colour: red}").err().expect("an error").to_string();
+    assert!(text.contains("unknown key 'colour'"), "{text}");
+}
+
+/// The documented way to test with a runtime's paused time.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_follows_the_paused_time_of_a_runtime_gives_the_exact_rate() {
+    let began = tokio::time::Instant::now();
+    let limiter = Limiter::builder().memory_bytes(16 << 20).clock(Clock::manual(NOW)).build("10/s");
+    let limiter = std::sync::Arc::new(limiter.expect("a limiter"));
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..110 {
+        let limiter = std::sync::Arc::clone(&limiter);
+        calls.spawn(async move {
+            let clock = limiter.clock();
+            let sleep = |wait: Duration| async move {
+                tokio::time::sleep(wait).await;
+                clock.advance_to(NOW + began.elapsed());
+            };
+            limiter.until_ready("key", sleep).await.expect("it is served");
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.expect("it does not panic");
+    }
+    // The runtime's timers have a resolution of a millisecond.
+    let elapsed = began.elapsed().as_millis();
+    assert!((10_000..=10_001).contains(&elapsed), "a burst of ten, then ten a second: {elapsed}");
+}
+
+/// Without one, the wait fails after a bounded number of sleeps.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_does_not_follow_paused_time_is_an_error() {
+    let limiter = Limiter::builder().memory_bytes(16 << 20).build("1/d").expect("a limiter");
+    assert_eq!(limiter.until_ready("key", tokio::time::sleep).await, Ok(()));
+    assert_eq!(limiter.until_ready("key", tokio::time::sleep).await, Err(WaitError::EarlySleep));
 }
 
 #[test]

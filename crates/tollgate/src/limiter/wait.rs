@@ -22,6 +22,10 @@ use crate::time::Time;
 /// Callers that may wait on a limiter at once; further ones are refused.
 pub(super) const MAX_WAITING: usize = 100_000;
 
+/// Sleeps in a row that may end before half of their time, by the limiter's clock. Timers are more exact than that, so
+/// the clock does not advance while the runtime's does, and waiting would be a busy loop.
+const MAX_EARLY_SLEEPS: u32 = 100;
+
 /// Why a caller did not get its turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
@@ -35,6 +39,11 @@ pub enum WaitError {
     /// Too many callers are waiting.
     #[error("{MAX_WAITING} callers are waiting already")]
     TooManyWaiting,
+    /// The sleeps ended, and the limiter's clock had not advanced.
+    #[error(
+        "{MAX_EARLY_SLEEPS} sleeps ended early by the limiter's clock: give it one that follows the runtime's"
+    )]
+    EarlySleep,
 }
 
 /// The queues of all keys that are waited for.
@@ -113,15 +122,40 @@ impl Limiter {
     /// Waits until the key is allowed, and charges one. Callers of a key are served in the order in which they began to
     /// wait; dropping the future gives up the place.
     ///
-    /// `sleep` is the runtime's, such as `tokio::time::sleep`. Nothing is woken before its time.
+    /// `sleep` is the runtime's. Nothing is woken before its time.
     ///
     /// ```
-    /// # use std::{future, time::Duration};
-    /// # use tollgate::Limiter;
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let sleep = |_: Duration| future::ready(());
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tollgate::Limiter;
+    ///
     /// let limiter = Limiter::new("10/s")?;
+    /// limiter.until_ready("api.example.com", tokio::time::sleep).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// In a test with paused time, the limiter's clock must follow the runtime's: `sleep` advances it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use tokio::time::Instant;
+    /// use tollgate::{Clock, Limiter, Time};
+    ///
+    /// tokio::time::pause();
+    /// let began = Instant::now();
+    /// let start = Time::from_secs(1_800_000_000);
+    /// let limiter = Limiter::builder().clock(Clock::manual(start)).build("1/h")?;
+    /// let clock = limiter.clock();
+    /// let sleep = |wait: Duration| async move {
+    ///     tokio::time::sleep(wait).await;
+    ///     clock.advance_to(start + began.elapsed());
+    /// };
     /// limiter.until_ready("api.example.com", sleep).await?;
+    /// limiter.until_ready("api.example.com", sleep).await?;
+    /// assert_eq!(began.elapsed().as_secs(), 3_600);
     /// # Ok(())
     /// # }
     /// ```
@@ -131,10 +165,21 @@ impl Limiter {
         S: Fn(Duration) -> F,
         F: Future<Output = ()>,
     {
-        let key = key.hash_input().fingerprint(&self.secret);
-        let ticket = self.queues.enter(key)?;
+        self.until_ready_n(key, 1, sleep).await
+    }
+
+    /// As [`until_ready`](Self::until_ready), for a charge of `cost`. Callers with a small cost wait behind an earlier one
+    /// with a large cost. The runtime's timeout bounds the wait: dropped, it leaves no trace.
+    pub async fn until_ready_n<K, S, F>(&self, key: &K, cost: u64, sleep: S) -> Result<(), WaitError>
+    where
+        K: LimiterKey + ?Sized,
+        S: Fn(Duration) -> F,
+        F: Future<Output = ()>,
+    {
+        let charge = self.charge(key, cost);
+        let ticket = self.queues.enter(charge.fingerprint)?;
         poll_fn(|context| ticket.poll_first(context)).await;
-        self.charge_first(key, None, sleep).await
+        self.charge_first([charge], None, sleep).await
     }
 
     /// As [`until_ready`](Self::until_ready), but fails as soon as it is known that the key is not allowed within
@@ -151,21 +196,21 @@ impl Limiter {
         F: Future<Output = ()>,
     {
         let deadline = self.clock.now() + max_wait;
-        let key = key.hash_input().fingerprint(&self.secret);
-        let ticket = self.queues.enter(key)?;
+        let charge = self.charge(key, 1);
+        let ticket = self.queues.enter(charge.fingerprint)?;
         let mut expired = pin!(sleep(max_wait));
         poll_fn(|context| match ticket.poll_first(context) {
             Poll::Ready(()) => Poll::Ready(Ok(())),
             Poll::Pending => expired.as_mut().poll(context).map(|()| Err(WaitError::TimedOut)),
         })
         .await?;
-        self.charge_first(key, Some(deadline), sleep).await
+        self.charge_first([charge], Some(deadline), sleep).await
     }
 
-    /// Charges one for the first caller in a queue; fails as soon as it is known that it would be after the deadline.
+    /// Charges for the first caller in a queue; fails as soon as it is known that it would be after the deadline.
     async fn charge_first<S, F>(
         &self,
-        key: Fingerprint,
+        charge: [Charge; 1],
         deadline: Option<Time>,
         sleep: S,
     ) -> Result<(), WaitError>
@@ -173,29 +218,35 @@ impl Limiter {
         S: Fn(Duration) -> F,
         F: Future<Output = ()>,
     {
-        while let Some(wait) = self.try_charge(key)? {
-            if deadline.is_some_and(|deadline| self.clock.now() + wait > deadline) {
+        let mut early_sleeps = 0;
+        while let Some(wait) = self.try_charge(&charge)? {
+            let now = self.clock.now();
+            if deadline.is_some_and(|deadline| now + wait > deadline) {
                 return Err(WaitError::TimedOut);
             }
             sleep(wait).await;
+            let is_early = self.clock.now() < now + wait / 2;
+            early_sleeps = if is_early { early_sleeps + 1 } else { 0 };
+            if early_sleeps == MAX_EARLY_SLEEPS {
+                return Err(WaitError::EarlySleep);
+            }
         }
         Ok(())
     }
 
-    /// Charges one; returns how long to wait if that is not allowed now. A leaky bucket that would hold the request is
+    /// Charges; returns how long to wait if that is not allowed now. A leaky bucket that would hold the request is
     /// left alone until it would not: the queue is here, where a caller can leave it.
-    fn try_charge(&self, key: Fingerprint) -> Result<Option<Duration>, WaitError> {
+    fn try_charge(&self, charge: &[Charge; 1]) -> Result<Option<Duration>, WaitError> {
         let now = self.clock.now();
-        let charges = [Charge::enforced(key, *self.fast_path.quota(), 1)];
-        let peeked = self.store.peek(&charges, now);
+        let peeked = self.store.peek(charge, now);
         if let Some(wait) = wait_of(peeked.limits[0].decision.admission)? {
             return Ok(Some(wait));
         }
-        let outcome = self.store.charge(&charges, now);
+        let outcome = self.store.charge(charge, now);
         let wait = wait_of(outcome.limits[0].decision.admission)?;
         // Another charge has come between: the bucket would hold this one.
         if wait.is_some()
-            && let Some(receipt) = ChargeReceipt::of(&charges, &outcome)
+            && let Some(receipt) = ChargeReceipt::of(charge, &outcome)
         {
             self.store.refund(receipt, now);
         }

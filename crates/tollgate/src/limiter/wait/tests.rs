@@ -104,9 +104,8 @@ impl<'t> Executor<'t> {
 }
 
 fn limiter(rate: &str) -> Limiter {
-    let mut limiter = Limiter::from_yaml(rate, 16 << 20).expect("a limiter");
-    limiter.clock = crate::time::Clock::manual(Time::from_secs(1_800_000_000));
-    limiter
+    let clock = crate::time::Clock::manual(Time::from_secs(1_800_000_000));
+    Limiter::builder().memory_bytes(16 << 20).clock(clock).build(rate).expect("a limiter")
 }
 
 fn sleep<'t>(limiter: &'t Limiter, timers: &'t Timers) -> impl Fn(Duration) -> Sleep<'t> {
@@ -173,6 +172,90 @@ fn a_caller_that_gives_up_leaves_no_trace() {
     assert!(timers.sleepers.borrow().is_empty());
     executor.advance(SECOND);
     assert!(limiter.check("key").is_allowed(), "those that left were not charged");
+}
+
+#[test]
+fn half_of_ten_thousand_callers_give_up_and_the_others_keep_order_and_rate() {
+    const CALLERS: usize = 10_000;
+    let turn = Duration::from_millis(100);
+    let limiter = limiter("{limit: 10/s, burst: 1}");
+    let start = limiter.clock.now();
+    let timers = Timers::default();
+    let served = Rc::new(RefCell::new(Vec::new()));
+    let mut executor = Executor::new(&limiter, &timers);
+    for n in 0..CALLERS {
+        let limiter = &limiter;
+        let timers = &timers;
+        let served = Rc::clone(&served);
+        executor.spawn(async move {
+            limiter.until_ready("key", sleep(limiter, timers)).await.expect("it is served");
+            served.borrow_mut().push(n);
+        });
+    }
+    executor.run();
+    // Half of those that give up wait in the queue, the others are first in it and sleep.
+    for n in (0..CALLERS).filter(|n| n % 4 == 1) {
+        executor.tasks[n] = None;
+    }
+    for n in (1..CALLERS).filter(|n| n % 4 != 1) {
+        if n % 4 == 3 {
+            executor.tasks[n] = None;
+            executor.run();
+        } else {
+            executor.advance(turn);
+            assert_eq!(served.borrow().last(), Some(&n), "no turn is lost, and none is early");
+        }
+    }
+    let served = served.borrow();
+    assert!(served.len() == CALLERS / 2 && served.is_sorted(), "first come, first served");
+    assert_eq!(limiter.clock.now(), start + turn * (CALLERS as u32 / 2 - 1));
+    assert_eq!((limiter.queues.waiting(), timers.sleepers.borrow().len()), ((0, 0), 0));
+    assert!(executor.polls <= 4 * CALLERS as u64, "{}: no busy waiting", executor.polls);
+    limiter.clock.advance(turn);
+    assert!(limiter.check("key").is_allowed(), "those that left were not charged");
+}
+
+#[test]
+fn a_small_cost_waits_behind_a_large_one() {
+    let limiter = limiter("{limit: 1/s, burst: 5}");
+    let timers = Timers::default();
+    let served = Rc::new(RefCell::new(Vec::new()));
+    let mut executor = Executor::new(&limiter, &timers);
+    for cost in [4, 5, 1, 6] {
+        let limiter = &limiter;
+        let timers = &timers;
+        let served = Rc::clone(&served);
+        executor.spawn(async move {
+            let result = limiter.until_ready_n("key", cost, sleep(limiter, timers)).await;
+            served.borrow_mut().push((cost, result));
+        });
+    }
+    executor.run();
+    assert_eq!(*served.borrow(), [(4, Ok(()))], "one is left, which the next caller but one needs");
+    executor.advance(SECOND * 4);
+    assert_eq!(served.borrow()[1..], [(5, Ok(()))]);
+    executor.advance(SECOND);
+    assert_eq!(served.borrow()[2..], [(1, Ok(())), (6, Err(WaitError::Never))]);
+}
+
+/// A regression: a runtime with paused time made it a busy loop, because the limiter's own clock went on as usual.
+#[test]
+fn sleeps_that_end_at_once_do_not_become_a_busy_loop() {
+    let limiter = limiter("{limit: 1/h, burst: 1}");
+    let sleeps = Cell::new(0);
+    let counted = |_: Duration| {
+        sleeps.set(sleeps.get() + 1);
+        std::future::ready(())
+    };
+    let timers = Timers::default();
+    let mut executor = Executor::new(&limiter, &timers);
+    executor.spawn(async {
+        limiter.until_ready("key", counted).await.expect("the burst");
+        assert_eq!(limiter.until_ready("key", counted).await, Err(WaitError::EarlySleep));
+    });
+    executor.run();
+    assert_eq!(sleeps.get(), MAX_EARLY_SLEEPS);
+    assert_eq!(limiter.queues.waiting(), (0, 0));
 }
 
 #[test]
