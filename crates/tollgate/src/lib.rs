@@ -77,12 +77,15 @@
 //! # Ok::<(), tollgate::EngineError>(())
 //! ```
 //!
-//! A limiter can be [given the time](Limiter::check_at) of each call instead.
+//! A limiter takes one, too, or is [given the time](Limiter::check_at) of each call instead.
 //!
-//! # What it does not do
+//! # More
 //!
-//! The library does no I/O and has no runtime: counters of several processes, a rules database and the proxy are the
-//! server's.
+//! The [guide] has an example for every task: waiting for a turn, batches, bans, new rules, a saved state, memory.
+//!
+//! The library does no I/O and has no runtime. Counters that several processes share are in `tollgate-tower` (a layer for
+//! axum, hyper and tonic), `tollgate-client` (budgets for a program's own calls) and the server; a rules database and the
+//! reverse proxy are the server's.
 
 // Modules of public items deny missing docs; where only some items are public, those do.
 #![deny(unreachable_pub)]
@@ -143,6 +146,8 @@ mod http;
 
 #[deny(missing_docs)]
 mod limiter;
+
+pub mod guide;
 
 #[deny(missing_docs)]
 mod api;
