@@ -353,6 +353,41 @@ fn the_public_api_is_small_and_hides_one_module_only() {
     assert_eq!(hidden, 1, "the module `internal`");
 }
 
+/// A program that embeds the library compiles these. ARCHITECTURE.md says why each is there.
+#[test]
+fn the_library_has_a_handful_of_dependencies() {
+    let required = [
+        "arc-swap",
+        "hashbrown",
+        "ipnet",
+        "memmap2",
+        "percent-encoding",
+        "portable-atomic",
+        "saphyr-parser",
+        "siphasher",
+        "smallvec",
+        "thiserror",
+    ];
+    let optional = ["base64", "http", "ring"];
+    let manifest = fs::read_to_string(root().join("crates/tollgate/Cargo.toml")).expect("it can be read");
+    let list = manifest.split("\n[dependencies]\n").nth(1).and_then(|rest| rest.split("\n[").next());
+    let lines: Vec<&str> = list.expect("a list").lines().filter(|line| !line.is_empty()).collect();
+    let names = |is_optional: bool| {
+        let chosen = lines.iter().filter(move |line| line.contains("optional = true") == is_optional);
+        chosen.map(|line| line.split(' ').next().unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(false), required);
+    assert_eq!(names(true), optional);
+    let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it can be read");
+    for name in required {
+        assert!(architecture.contains(&format!("`{name}`")), "ARCHITECTURE.md does not say why {name}");
+    }
+    assert!(manifest.contains("default-features = false") && !manifest.contains("\ndefault = ["));
+    for line in lines {
+        assert!(line.contains("default-features = false"), "{line}");
+    }
+}
+
 /// Every file and folder of the repository, relative to its root and without `.rs`.
 fn tree() -> Vec<String> {
     let mut found = std::collections::BTreeSet::new();
