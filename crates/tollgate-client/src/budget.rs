@@ -118,7 +118,7 @@ impl CallBudget {
 
     /// Counters in a store. It decides by its own clock, so the pace is exact. It must be called inside a runtime.
     #[cfg(feature = "redis")]
-    pub fn in_store_at(self, url: &str) -> Result<CallBudget, BuildError> {
+    pub fn in_store_at(self, url: &str, deadline: Option<Duration>) -> Result<CallBudget, BuildError> {
         use tollgate_stores::counters::central::{CentralAddress, CentralAddressError};
         use tollgate_stores::counters::name::{NameHash, Naming};
         let refused = |why: String| BuildError::Store(why);
@@ -127,7 +127,7 @@ impl CallBudget {
             CentralAddress::check(&address, limit, DeniedHits::Free)
                 .map_err(|why| refused(format!("the store cannot hold {limit}: {why}")))?;
         }
-        let deadline = address.default_deadline();
+        let deadline = deadline.unwrap_or_else(|| address.default_deadline());
         let naming = Naming::Sensitive(NameHash::Unkeyed);
         let store = CentralStore::open(address, naming, deadline).map_err(refused)?;
         Ok(CallBudget { clock: BudgetClock::new(Pace::Exact), store: Some(store), ..self })

@@ -20,6 +20,12 @@ pub enum BuildError {
     /// A limit or an option of it is not valid.
     #[error("{0}")]
     Limit(String),
+    /// A setting of the budget without a limit: it would have no effect.
+    #[error("{setting} has no effect without a limit: set one")]
+    NoLimit {
+        /// The setting.
+        setting: &'static str,
+    },
     /// The system does not grant the memory for the counters.
     #[error("the counters cannot be stored: {0}")]
     Memory(String),
@@ -50,6 +56,8 @@ pub struct ThrottleBuilder {
     max_server_wait: Duration,
     #[cfg(feature = "redis")]
     store: Option<String>,
+    #[cfg(feature = "redis")]
+    store_deadline: Option<Duration>,
 }
 
 impl Default for ThrottleBuilder {
@@ -61,6 +69,8 @@ impl Default for ThrottleBuilder {
             max_server_wait: DEFAULT_MAX_SERVER_WAIT,
             #[cfg(feature = "redis")]
             store: None,
+            #[cfg(feature = "redis")]
+            store_deadline: None,
         }
     }
 }
@@ -116,16 +126,27 @@ impl ThrottleBuilder {
     /// Counts in a store that several processes share, such as `redis://127.0.0.1`. While it does not answer, each
     /// process counts for itself.
     ///
-    /// [`build`](Self::build) must then be called inside a tokio runtime.
+    /// [`build`](Self::build) must then be called inside a tokio runtime. What is shared is the budget, so it needs a
+    /// limit; what is learned from servers is of each process.
     #[cfg(feature = "redis")]
     pub fn store(mut self, url: &str) -> Self {
         self.store = Some(url.to_owned());
         self
     }
 
+    /// How long a call may wait for the store before it counts in the process.
+    #[cfg(feature = "redis")]
+    pub fn store_deadline(mut self, deadline: Duration) -> Self {
+        self.store_deadline = Some(deadline);
+        self
+    }
+
     /// The throttle.
     pub fn build(self) -> Result<Throttle, BuildError> {
         let has_budget = !self.budget.limits.is_empty();
+        if let Some(setting) = self.needs_limit().filter(|_| !has_budget) {
+            return Err(BuildError::NoLimit { setting });
+        }
         let budget = if has_budget { Some(self.budget()?) } else { None };
         let first_call = match has_budget || !self.learns {
             true => FirstCall::WithOthers,
@@ -135,11 +156,23 @@ impl ThrottleBuilder {
         Ok(Throttle::with(budget, self.learns, self.max_wait.map(|wait| wait.min(FOREVER)), keys))
     }
 
+    /// A setting that has no effect without a limit.
+    fn needs_limit(&self) -> Option<&'static str> {
+        #[cfg(feature = "redis")]
+        if self.store.is_some() {
+            return Some("store");
+        }
+        let BudgetSpec { burst, algorithm, options, limits: _ } = &self.budget;
+        let settings =
+            [("burst", burst.is_some()), ("algorithm", algorithm.is_some()), ("options", options.is_some())];
+        settings.into_iter().find(|(_, is_set)| *is_set).map(|(name, _)| name)
+    }
+
     fn budget(&self) -> Result<CallBudget, BuildError> {
         let budget = CallBudget::new(&self.budget)?;
         #[cfg(feature = "redis")]
         if let Some(url) = &self.store {
-            return budget.in_store_at(url);
+            return budget.in_store_at(url, self.store_deadline);
         }
         Ok(budget)
     }

@@ -1,4 +1,5 @@
-//! What a server says about its limits: `RateLimit` and `RateLimit-Policy`, their predecessors, and `Retry-After`.
+//! What a server says about its limits: `RateLimit` and `RateLimit-Policy`, their predecessors, `Retry-After`, and the
+//! status of gRPC.
 //!
 //! The headers are untrusted input. Every field is bounded and read once from left to right; a field that is not valid
 //! is ignored as a whole. Nothing here knows what a client does with the result.
@@ -7,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::header::{DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+pub(crate) mod grpc;
 mod structured;
 
 use structured::{BareItem, Member};
@@ -49,7 +51,7 @@ const TRIPLES: [[HeaderName; 3]; 3] = [
 pub struct ServerLimits {
     /// At most [`MAX_REPORTED`].
     pub limits: Vec<ReportedLimit>,
-    /// `Retry-After`, in either form.
+    /// `RetryInfo` of a gRPC status, or `Retry-After` in either form.
     pub retry_after: Option<Duration>,
 }
 
@@ -80,7 +82,8 @@ impl ServerLimits {
             limits.extend(TRIPLES.iter().find_map(|names| triple(headers, names, now)));
         }
         limits.truncate(MAX_REPORTED);
-        let retry_after = single(headers, &RETRY_AFTER).and_then(|text| retry_after(text, now));
+        let field = || single(headers, &RETRY_AFTER).and_then(|text| retry_after(text, now));
+        let retry_after = grpc::retry_delay(headers).or_else(field);
         ServerLimits { limits, retry_after }
     }
 

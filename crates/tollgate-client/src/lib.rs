@@ -20,8 +20,8 @@
 //! # What is learned
 //!
 //! `RateLimit` and `RateLimit-Policy` (revision 11 of the IETF draft, and earlier ones), `RateLimit-Limit`, `-Remaining`
-//! and `-Reset`, the same with `X-`, and `Retry-After` of 429, 503 and 403. Headers are untrusted: they are bounded, what
-//! is not valid is ignored, and no response stops the calls for longer than an hour
+//! and `-Reset`, the same with `X-`, and `Retry-After` of 429, 503 and 403. Of gRPC, `RESOURCE_EXHAUSTED` and
+//! `UNAVAILABLE` with `RetryInfo` or `Retry-After`. Headers are untrusted: they are bounded, what is not valid is ignored, and no response stops the calls for longer than an hour
 //! ([`max_server_wait`](ThrottleBuilder::max_server_wait)).
 //!
 //! Without a budget, the first call to a host is sent alone: its response tells how many may follow.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::budget::{BudgetResult, CallBudget};
 use crate::builder::ThrottleBuilder;
-use crate::headers::ServerLimits;
+use crate::headers::{ServerLimits, grpc};
 use crate::key_table::{KeyState, KeyTable};
 use crate::learned::{Readiness, ResponseKind, SentCall};
 
@@ -193,6 +193,8 @@ impl Inner {
         let is_refused = match status {
             StatusCode::TOO_MANY_REQUESTS => self.learns,
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::FORBIDDEN => stated.retry_after.is_some(),
+            // Without a delay it may be a message that is too large.
+            StatusCode::OK => stated.retry_after.is_some() && grpc::is_refusal(headers),
             _ => false,
         };
         if !is_refused {

@@ -148,6 +148,34 @@ async fn retry_after_stops_all_calls_of_the_key() {
     assert_eq!(start.elapsed(), Duration::ZERO, "a redirect is not a refusal");
 }
 
+/// `google.rpc.Status { code: 8, details: [RetryInfo { retry_delay: 30.5 s }] }`
+const RETRY_INFO: &str = "CAgaNgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIKCggIHhCAyrXuAQ==";
+
+/// A regression: the HTTP status of such a response is 200, and it counted as served.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_grpc_stops_all_calls_of_the_key() {
+    for (status, more, waits) in [
+        ("8", ("grpc-status-details-bin", RETRY_INFO), 30.5),
+        ("14", ("grpc-status-details-bin", RETRY_INFO), 30.5),
+        ("8", ("retry-after", "20"), 20.0),
+        ("8", ("grpc-message", "larger than max"), 0.0),
+        ("0", ("retry-after", "20"), 0.0),
+        ("13", ("grpc-status-details-bin", RETRY_INFO), 0.0),
+    ] {
+        let throttle = Throttle::learning();
+        call(&throttle, 200, &[("grpc-status", status), more]).await;
+        let start = Instant::now();
+        call(&throttle, 200, &[]).await;
+        let waited = start.elapsed().as_secs_f64();
+        assert!((waits..=waits + 1.0).contains(&waited), "{status} {more:?}: {waited}");
+    }
+    let throttle = Throttle::builder().limit("5/s").ignore_server().build().unwrap();
+    call(&throttle, 200, &[("grpc-status", "8"), ("retry-after", "20")]).await;
+    let start = Instant::now();
+    call(&throttle, 200, &[]).await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "a server that is ignored");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_longest_wait_that_a_server_can_cause_is_set() {
     let throttle = Throttle::builder().max_server_wait(Duration::from_secs(5)).build().unwrap();

@@ -185,3 +185,49 @@ proptest! {
         prop_assert_eq!(limits.limits, [expected]);
     }
 }
+
+/// A `google.rpc.Status` with these details, in base64.
+fn status_with(details: &[Vec<u8>]) -> String {
+    use base64::Engine;
+    let mut status = vec![8, 8]; // code: RESOURCE_EXHAUSTED
+    details.iter().for_each(|any| status.extend(message(3, any)));
+    base64::engine::general_purpose::STANDARD_NO_PAD.encode(status)
+}
+
+/// A field that contains a message of less than 128 bytes.
+fn message(field: u8, contents: &[u8]) -> Vec<u8> {
+    [&[field << 3 | 2, contents.len() as u8], contents].concat()
+}
+
+fn any(name: &str, value: &[u8]) -> Vec<u8> {
+    [message(1, format!("type.googleapis.com/{name}").as_bytes()), message(2, value)].concat()
+}
+
+#[test]
+fn the_delay_of_retry_info_is_found_among_other_details() {
+    let info = |delay: &[u8]| any("google.rpc.RetryInfo", &message(1, delay));
+    let other = any("google.rpc.DebugInfo", &message(1, &[8, 99]));
+    let read = |details: &[Vec<u8>]| {
+        let lines = [("grpc-status-details-bin", &*status_with(details)), ("retry-after", "7")];
+        self::read(&lines).retry_after
+    };
+    let after = Some(Duration::from_secs(7));
+    assert_eq!(read(&[other.clone(), info(&[8, 3])]), Some(Duration::from_secs(3)));
+    assert_eq!(read(&[info(&[16, 0x80, 0x89, 0x7a])]), Some(Duration::from_millis(2)), "nanoseconds alone");
+    assert_eq!(read(&[info(&[])]), Some(Duration::ZERO), "fields that are zero are left out");
+    assert_eq!(read(&[other]), after, "without it, the header");
+    let negative = [8, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
+    assert_eq!(read(&[info(&negative)]), after);
+    assert_eq!(read(&[info(&[16, 0x80, 0x94, 0xeb, 0xdc, 0x03])]), after, "a second of nanoseconds");
+    assert_eq!(read(&[info(&[8])]), Some(Duration::ZERO), "a field that is cut off is not there");
+}
+
+proptest! {
+    #[test]
+    fn no_status_of_grpc_makes_the_reader_panic(bytes in prop::collection::vec(proptest::arbitrary::any::<u8>(), 0..200)) {
+        use base64::Engine;
+        let text = base64::engine::general_purpose::STANDARD.encode(&bytes);
+        read(&[("grpc-status", "8"), ("grpc-status-details-bin", &text)]);
+        read(&[("grpc-status-details-bin", &status_with(&[bytes.into_iter().take(100).collect()]))]);
+    }
+}

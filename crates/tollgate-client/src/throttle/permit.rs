@@ -49,7 +49,8 @@ pub struct CallPermit {
 }
 
 impl CallPermit {
-    /// Learns from the response. Returns how long further calls of the key wait if the server has refused this one.
+    /// Learns from the response. Returns how long further calls of the key wait if the server has refused this one. The
+    /// status of a gRPC response with messages is in its trailers: pass those.
     pub fn observe(mut self, status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
         let call = self.call.take()?;
         self.inner.observe(&self.state, call, status, headers)
