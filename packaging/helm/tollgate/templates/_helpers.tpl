@@ -24,6 +24,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ default (include "tollgate.name" .) .Values.serviceAccount.name }}
 {{- end }}
 
+{{- /* Probes and metrics use the admin address. */ -}}
+{{- define "tollgate.adminScheme" -}}
+{{- ternary "https" "http" (hasKey (.Values.config.tls | default dict) "admin") -}}
+{{- end }}
+
 {{- define "tollgate.counters" -}}
 {{- $redis := .Values.redis -}}
 {{- $login := ternary "" (printf "%s@" (urlquery $redis.user)) (empty $redis.user) -}}
