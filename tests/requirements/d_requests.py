@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from node import BINARY, Node, at_once, call, statuses, tollgate
-from process import ROOT, Process, find, folder, free_port, wait_until
+from process import ROOT, Process, accepts, find, folder, free_port, wait_until
 from servers import Api, Memcached, Postgres, Redis
 from table import Missing, check, equal, true
 
@@ -147,12 +147,53 @@ def library() -> None:
     equal(ran.returncode, 0, ran.stdout[-400:] + ran.stderr[-400:])
 
 
-@check("D4", "as middleware, and on the client side")
-def middleware() -> None:
-    if not (ROOT / "crates/tollgate-tower").exists():
-        raise Missing("there is no middleware and no client-side limiter yet")
-    ran = subprocess.run(["cargo", "test", "--quiet", "--locked", "-p", "tollgate-tower"], cwd=ROOT, capture_output=True, text=True)
+def cargo_test(*arguments: str) -> None:
+    ran = subprocess.run(["cargo", "test", "--quiet", "--locked", *arguments], cwd=ROOT, capture_output=True, text=True)
     equal(ran.returncode, 0, ran.stdout[-400:] + ran.stderr[-400:])
+
+
+@check("D4", "as middleware: the layer inside real axum and tonic servers (cargo test)")
+def middleware() -> None:
+    cargo_test("-p", "tollgate-tower")
+
+
+@check("D4", "on the client side: the layer and the middleware for a program's own calls (cargo test)")
+def client_side() -> None:
+    cargo_test("-p", "tollgate-client")
+
+
+@check("D4", "on the client side in any language: tollgate egress keeps to the limit, waits for its turn, and then refuses")
+def egress() -> None:
+    api = Api()
+    port = free_port()
+    command = [BINARY, "egress", "--to", api.url, "--limit", "4/h", "--max-wait", "1s", "--listen", f"127.0.0.1:{port}"]
+    gateway = Process(command, folder("egress") / "log")
+    try:
+        wait_until("the gateway listens", lambda: accepts(port) or not gateway.running())
+        answers = [call(port, "GET", f"/items/{n}") for n in range(6)]
+        equal([answer.status for answer in answers], [200] * 4 + [429] * 2, answers[-1].text)
+        equal([path for _, _, path, *_ in api.requests], [f"/items/{n}" for n in range(4)], "calls that reached the API")
+        true(0 < int(answers[-1].headers["retry-after"]) <= 3700, answers[-1].headers["retry-after"])
+    finally:
+        gateway.end()
+
+
+@check("D4", "on the client side: two gateways with one budget in Redis stay at the limit together")
+def egress_shared() -> None:
+    api = Api()
+    redis = Redis()
+    ports = [free_port(), free_port()]
+    options = ["--limit", "6/d", "--max-wait", "1s", "--store", redis.url]
+    gateways = [Process([BINARY, "egress", "--to", api.url, *options, "--listen", f"127.0.0.1:{port}"], folder("egress") / "log") for port in ports]
+    try:
+        for port, gateway in zip(ports, gateways):
+            wait_until("the gateway listens", lambda: accepts(port) or not gateway.running())
+        found = [call(ports[n % 2], "GET", "/").status for n in range(9)]
+        equal(found, [200] * 6 + [429] * 3)
+        equal(len(api.requests), 6, "calls that reached the API")
+    finally:
+        for gateway in gateways:
+            gateway.end()
 
 
 @check("D5", "counters out of reach: open admits, closed answers 503, local counts the node's share; per rule")
