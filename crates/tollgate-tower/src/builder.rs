@@ -235,7 +235,8 @@ impl RateLimitBuilder {
     }
 
     /// The key under which identities are hashed in the store's keys: by default emails, API keys, tokens and cookies.
-    /// All processes that share counters need the same. Without it they are hashed, but can be guessed.
+    /// All processes that share counters need the same. Without it they are hashed, but can be guessed. A server takes
+    /// its file without the white space around the secret.
     #[cfg(feature = "_store")]
     pub fn store_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.store.get_or_insert_default().secret = Some(StoreSecret::Bytes(secret.into()));

@@ -149,7 +149,7 @@ impl RateLimiter {
         let snapshot = snapshot_of(&policy);
         check_policy(snapshot, self.settings.sources())?;
         self.settings.check_same(layer_settings_of(&policy))?;
-        self.check_store(snapshot)?;
+        self.check_store(&policy)?;
         // Before the policy is in force: a rule never lacks what it needs. What is no longer needed is harmless.
         let more = RequestNeeds::of_policy(snapshot, &[]);
         self.needs.rcu(|needs| needs.union(&more));
@@ -251,12 +251,14 @@ impl RateLimiter {
     }
 
     #[cfg(feature = "_store")]
-    fn check_store(&self, policy: &PolicySnapshot) -> Result<(), LayerError> {
-        self.shared.as_ref().map_or(Ok(()), |shared| shared.check(policy))
+    fn check_store(&self, policy: &Policy) -> Result<(), LayerError> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        shared.check_same(layer_settings_of(policy))?;
+        shared.check(snapshot_of(policy))
     }
 
     #[cfg(not(feature = "_store"))]
-    fn check_store(&self, _: &PolicySnapshot) -> Result<(), LayerError> {
+    fn check_store(&self, _: &Policy) -> Result<(), LayerError> {
         Ok(())
     }
 }

@@ -27,6 +27,15 @@ pub(crate) struct SharedCounters {
     address: CentralAddress,
     /// Runs settlements in the background.
     runtime: Handle,
+    in_force: StoreInForce,
+}
+
+/// The settings that new rules may come with, too; `None` if the builder has set them, so that those of a text are not
+/// followed.
+struct StoreInForce {
+    keys: Option<KeyVisibility>,
+    deadline: Option<Duration>,
+    has_secret: bool,
 }
 
 /// Settings of a store.
@@ -93,11 +102,33 @@ impl SharedCounters {
             .map_err(|_| LayerError::Store("it must be opened inside a tokio runtime".to_owned()))?;
         let address: CentralAddress =
             options.url.parse().map_err(|error| LayerError::Store(format!("{error}")))?;
+        let of_file = file.store_deadline.unwrap_or_else(|| address.default_deadline());
+        let in_force = StoreInForce {
+            keys: options.keys.is_none().then(|| file.store_keys.unwrap_or_default()),
+            deadline: options.deadline.is_none().then_some(of_file),
+            has_secret: options.secret.is_some(),
+        };
         let naming = naming(options.keys, options.secret, file)?;
-        let deadline = options.deadline.or(file.store_deadline);
-        let deadline = deadline.unwrap_or_else(|| address.default_deadline());
+        let deadline = options.deadline.unwrap_or(of_file);
         let store = CentralStore::open(address.clone(), naming, deadline).map_err(LayerError::Store)?;
-        Ok(SharedCounters { store, address, runtime })
+        Ok(SharedCounters { store, address, runtime, in_force })
+    }
+
+    /// Rejects a setting of new rules that differs from the one in force.
+    pub(crate) fn check_same(&self, file: &LayerSettings) -> Result<(), LayerError> {
+        fn differs<T: PartialEq>(new: Option<T>, in_force: Option<T>) -> bool {
+            new.zip(in_force).is_some_and(|(new, in_force)| new != in_force)
+        }
+        let StoreInForce { keys, deadline, has_secret } = self.in_force;
+        let settings = [
+            ("store_keys", differs(file.store_keys, keys)),
+            ("store_deadline", differs(file.store_deadline, deadline)),
+            ("store_secret_file", file.store_secret_file.is_some() && !has_secret),
+        ];
+        match settings.iter().find(|(_, differs)| *differs) {
+            Some((name, _)) => Err(LayerError::FixedSetting(name)),
+            None => Ok(()),
+        }
     }
 
     /// Whether the store can hold the counters of all rules.

@@ -53,10 +53,11 @@ fn in_rule(policy: &PolicySnapshot, rule: &Rule, sources: RequestSources) -> Opt
     if rule.on_exceed == OnExceed::Queue {
         return Some("on_exceed: queue needs the server; use hold or reject".to_owned());
     }
-    // A rule that denies requests without its key, or counts them together, does limit.
+    // A rule that denies requests without its key, or counts them together, does limit, unless it is for one user.
     let is_limited_anyway = |attribute: &Attribute| {
         rule.missing_key != MissingKey::Skip
             && rule.key.contains(attribute)
+            && rule.uid.is_none()
             && !rule.ban.iter().any(|ban| ban.key.contains(attribute))
             && body_field(policy, attribute).is_none()
     };

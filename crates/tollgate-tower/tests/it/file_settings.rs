@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
-use tollgate_tower::{Hit, IncomingRequest, LayerError, PeerAddress, Policy, RateLimitLayer};
+use tollgate_tower::{Hit, IncomingRequest, KeyVisibility, LayerError, PeerAddress, Policy, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::app::{App, rules, still};
@@ -52,6 +52,10 @@ fn a_rule_whose_key_no_request_has_is_rejected() {
         (
             "rules: [{id: a, key: ip, limit: 1/m, ban: {key: ['json:email'], after: 3, for: 1h}}]",
             "rule a: json:email is in the body",
+        ),
+        (
+            "rules: [{id: a, uid: ann, key: user, limit: 1/m, missing_key: shared}]",
+            "rule a: user is never present",
         ),
         (
             "rules: [{id: a, key: ip, limit: 1/m, ban: {key: [user], after: 3, for: 1h}}]",
@@ -148,4 +152,26 @@ async fn a_secret_file_that_only_the_server_reads_is_named() {
     assert!(error.contains("store_secret_file of the rules, key, is not read"), "{error}");
     let counters = reason(RateLimitLayer::rules("counters: redis://127.0.0.1"));
     assert!(counters.contains("`store` of a tollgate-tower layer"), "{counters}");
+}
+
+/// The address leads nowhere: nothing is decided.
+#[tokio::test]
+async fn new_rules_cannot_rename_the_counters_of_a_store() {
+    let builder = || RateLimitLayer::builder().store("redis://127.0.0.1:1");
+    let apply = |layer: &RateLimitLayer, text: &str| {
+        layer.limiter().apply(Policy::from_yaml(text).expect("valid")).map_err(|error| error.to_string())
+    };
+    let followed = builder().rules("{store_keys: hashed, rules: []}").build().expect("valid");
+    assert_eq!(apply(&followed, "store_keys: hashed"), Ok(()));
+    for (text, name) in [
+        ("store_keys: plain", "store_keys"),
+        ("store_deadline: 7s", "store_deadline"),
+        ("store_secret_file: x", "store_secret_file"),
+    ] {
+        let error = apply(&followed, text).expect_err(text);
+        assert!(error.starts_with(name), "{error}");
+    }
+    let own = builder().rules("rules: []").store_keys(KeyVisibility::All).store_secret("secret").build();
+    let own = own.expect("valid");
+    assert_eq!(apply(&own, "{store_keys: hashed, store_secret_file: x}"), Ok(()), "the builder's come first");
 }
