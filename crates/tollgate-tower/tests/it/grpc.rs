@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tollgate_tower::{RateLimitLayer, RateLimiter};
+use tollgate_client::{KeyOf, Throttle, ThrottleLayer};
+use tollgate_tower::{HeaderStyle, RateLimitLayer, RateLimiter};
 use tonic::transport::{Channel, Server, server::TcpIncoming};
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
+use tower::Layer;
 
 use crate::app::{connect, rules, still};
 
@@ -18,6 +20,16 @@ struct Grpc {
     runtime: Runtime,
     client: HealthClient<Channel>,
     limiter: Arc<RateLimiter>,
+}
+
+/// A server on a free port.
+async fn serve(layer: RateLimitLayer) -> Channel {
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let address: SocketAddr = incoming.local_addr().expect("it is bound");
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(layer).add_service(health);
+    tokio::spawn(server.serve_with_incoming(incoming));
+    connect(address).await
 }
 
 impl Grpc {
@@ -28,14 +40,7 @@ impl Grpc {
             .build()
             .expect("a runtime");
         let limiter = Arc::clone(layer.limiter());
-        let client = runtime.block_on(async {
-            let incoming = TcpIncoming::bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
-            let address: SocketAddr = incoming.local_addr().expect("it is bound");
-            let (_, health) = tonic_health::server::health_reporter();
-            let server = Server::builder().layer(layer).add_service(health);
-            tokio::spawn(server.serve_with_incoming(incoming));
-            HealthClient::new(connect(address).await)
-        });
+        let client = runtime.block_on(async { HealthClient::new(serve(layer).await) });
         Grpc { runtime, client, limiter }
     }
 
@@ -50,6 +55,27 @@ impl Grpc {
     fn codes(&self, count: usize, service: &str) -> Vec<Code> {
         (0..count).map(|_| self.check(service).map_or_else(|status| status.code(), |_| Code::Ok)).collect()
     }
+}
+
+/// The client's layer of this project, without the headers that it could learn from instead.
+#[tokio::test]
+async fn a_client_learns_from_the_status_of_a_denied_call() {
+    let layer = RateLimitLayer::builder().limit("2/h").headers(HeaderStyle::None);
+    let layer = still(layer).build().expect("a limit");
+    let limiter = Arc::clone(layer.limiter());
+    let throttle = Throttle::builder().max_wait(Duration::from_secs(1)).build().expect("no limit");
+    let throttle = ThrottleLayer::new(throttle).key(KeyOf::function(|_| "health".to_owned()));
+    let mut client = HealthClient::new(throttle.layer(serve(layer).await));
+    let mut failures = Vec::new();
+    for _ in 0..4 {
+        failures.extend(client.check(HealthCheckRequest::default()).await.err());
+    }
+    let [denied, kept] = &failures[..] else { panic!("{failures:?}") };
+    assert_eq!(denied.code(), Code::ResourceExhausted);
+    assert!(kept.message().contains("the rate limit does not allow the call in time"), "{kept}");
+    limiter.clock().advance(Duration::from_secs(1800));
+    let kept = client.check(HealthCheckRequest::default()).await.expect_err("the client has its own clock");
+    assert_ne!(kept.code(), Code::ResourceExhausted);
 }
 
 #[test]
