@@ -104,7 +104,6 @@ fn the_library_depends_in_one_direction() {
         "policy",
         "rule_stats",
         "track",
-        "event",
         "engine",
         "headers",
     ];
@@ -123,7 +122,7 @@ fn the_library_depends_in_one_direction() {
         &["store"],
         &["identity", "hit", "rule", "ban", "verdict", "plan", "policy", "engine"],
     );
-    check_never_imports("tollgate", &["plan", "policy", "verdict"], &["engine", "event", "track"]);
+    check_never_imports("tollgate", &["plan", "policy", "verdict"], &["engine", "track"]);
 }
 
 #[test]
