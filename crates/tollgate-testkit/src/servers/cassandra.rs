@@ -1,11 +1,12 @@
 //! A Cassandra server of one node, shared by the tests of a file that run at the same time; and a cluster of three.
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
-use std::{fmt, fs};
+use std::{fmt, fs, io};
 
 use crate::{Folder, Process, find, free_port, not_run};
 
@@ -48,7 +49,7 @@ impl Cassandra {
         fs::write(folder.path("logback.xml"), LOG).expect("a file can be written");
         let process = spawn(what, &folder, settings.token)?;
         let cassandra = Cassandra { process, folder, port: settings.place.port, settings };
-        cassandra.eventually_it_listens();
+        cassandra.eventually_it_serves();
         Some(cassandra)
     }
 
@@ -56,23 +57,57 @@ impl Cassandra {
     pub fn restart(&mut self) {
         self.process.kill();
         self.process = spawn("a restart", &self.folder, self.settings.token).expect("it was there");
-        self.eventually_it_listens();
+        self.eventually_it_serves();
     }
 
-    fn eventually_it_listens(&self) {
+    /// It listens before its superuser exists: a login in between is refused.
+    fn eventually_it_serves(&self) {
         let start = Instant::now();
-        let Place { host, port, .. } = &self.settings.place;
-        while TcpStream::connect((host.as_str(), *port)).is_err() {
-            let said = || fs::read_to_string(self.folder.path("log")).unwrap_or_default();
-            assert!(start.elapsed() < STARTED_WITHIN, "cassandra does not listen:\n{}", said());
+        loop {
+            let serves = match self.settings.authenticator {
+                "PasswordAuthenticator" => self.superuser_logs_in(),
+                _ => self.connect().map(drop),
+            };
+            let Err(error) = serves else { return };
+            let log = || fs::read_to_string(self.folder.path("log")).unwrap_or_default();
+            assert!(start.elapsed() < STARTED_WITHIN, "cassandra does not serve: {error}\n{}", log());
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    fn connect(&self) -> io::Result<TcpStream> {
+        let Place { host, port, .. } = &self.settings.place;
+        TcpStream::connect((host.as_str(), *port))
+    }
+
+    /// A handshake of the native protocol, version 4.
+    fn superuser_logs_in(&self) -> io::Result<()> {
+        const STARTUP: u8 = 0x01;
+        const AUTHENTICATE: u8 = 0x03;
+        const AUTH_RESPONSE: u8 = 0x0f;
+        const AUTH_SUCCESS: u8 = 0x10;
+        let mut stream = self.connect()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        call(&mut stream, STARTUP, b"\0\x01\0\x0bCQL_VERSION\0\x053.0.0", AUTHENTICATE)?;
+        call(&mut stream, AUTH_RESPONSE, b"\0\0\0\x14\0cassandra\0cassandra", AUTH_SUCCESS)
     }
 
     /// The keyspace as its superuser.
     pub fn url(&self, keyspace: &str) -> String {
         format!("cassandra://cassandra:cassandra@127.0.0.1:{}/{keyspace}", self.port)
     }
+}
+
+/// Sends a frame; an error unless the answer has the expected opcode.
+fn call(stream: &mut TcpStream, opcode: u8, body: &[u8], expected: u8) -> io::Result<()> {
+    let length = u32::try_from(body.len()).expect("a body of a few bytes");
+    stream.write_all(&[&[4, 0, 0, 0, opcode], &length.to_be_bytes()[..], body].concat())?;
+    let mut head = [0; 9];
+    stream.read_exact(&mut head)?;
+    let mut answer = vec![0; u32::from_be_bytes([head[5], head[6], head[7], head[8]]) as usize];
+    stream.read_exact(&mut answer)?;
+    let is_expected = head[4] == expected;
+    is_expected.then_some(()).ok_or_else(|| io::Error::other(String::from_utf8_lossy(&answer).into_owned()))
 }
 
 /// Three nodes on addresses of their own, without users.
