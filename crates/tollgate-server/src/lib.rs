@@ -21,6 +21,7 @@ mod error_response;
 mod fleet;
 mod fleet_bans;
 mod gate;
+mod http1;
 mod insight;
 mod json_body;
 mod jwt;

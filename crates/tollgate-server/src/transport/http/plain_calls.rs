@@ -9,7 +9,6 @@
 //! (`bench/wire/run --quick http`, release build).
 
 use std::io;
-use std::time::{Duration, SystemTime};
 
 use http_body_util::BodyExt as _;
 use hyper::StatusCode;
@@ -26,6 +25,7 @@ use crate::connection::{
     BODY_TIMEOUT, FullResponse, HEADER_TIMEOUT, ReadBodyError, ReadEvent, ReadWatch, Shutdown, send_replies,
 };
 use crate::gate::Gate;
+use crate::http1::{CachedDate, push_header};
 use crate::metrics::{RequestStatus, Transport};
 use crate::response::{self, ProblemDetails};
 use crate::tokens::Role;
@@ -234,13 +234,6 @@ impl<'s> PlainCalls<'s> {
     }
 }
 
-fn push_header(responses: &mut Vec<u8>, name: &str, value: &[u8]) {
-    responses.extend_from_slice(name.as_bytes());
-    responses.extend_from_slice(b": ");
-    responses.extend_from_slice(value);
-    responses.extend_from_slice(b"\r\n");
-}
-
 /// Whether the caller is served. A plain head has one Host and neither an Origin nor fetch metadata.
 fn is_authorized(access: &CallerAccess, local_host: &mut Vec<u8>, head: &PlainHead<'_>) -> bool {
     match &access.allowed_callers {
@@ -258,24 +251,6 @@ fn is_authorized(access: &CallerAccess, local_host: &mut Vec<u8>, head: &PlainHe
         AllowedCallers::Tokens(tokens) => head.bearer.is_some_and(|token| {
             tokens.find(token, Role::Check).is_some_and(|(role, _)| role.includes(Role::Check))
         }),
-    }
-}
-
-/// The `Date` of responses, formatted once a second.
-#[derive(Default)]
-struct CachedDate {
-    second: u64,
-    text: String,
-}
-
-impl CachedDate {
-    fn at(&mut self, now: Time) -> &[u8] {
-        if self.second != now.secs() || self.text.is_empty() {
-            self.second = now.secs();
-            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(self.second);
-            self.text = httpdate::fmt_http_date(time);
-        }
-        self.text.as_bytes()
     }
 }
 

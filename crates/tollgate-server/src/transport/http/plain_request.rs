@@ -2,18 +2,21 @@
 
 use tollgate::internal::request::fields;
 
+use crate::http1::HeadSearch;
+
 /// Longer calls are not plain.
 pub const MAX_CALL_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 32;
 /// The only request line of a plain call.
 const REQUEST_LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 
-/// Finds the first call of a buffer that grows. Each byte of a head that arrives in pieces is searched once, and the
-/// head is parsed when it is complete, and once more with its body.
+/// Finds the first call of a buffer that grows. A head that arrives in pieces is parsed when it is complete, and once more
+/// with its body.
 #[derive(Default)]
 pub struct CallScanner {
-    /// Bytes without the end of a head.
-    searched: usize,
+    /// Used once a head has turned out to be partial.
+    search: HeadSearch,
+    is_partial: bool,
     /// The length of the call, once its head is complete.
     length: usize,
 }
@@ -48,14 +51,13 @@ impl CallScanner {
         if input.len() < self.length {
             return Scanned::PartialBody;
         }
-        if self.searched > 0 && !has_head_end(&input[self.searched.saturating_sub(2)..]) {
-            self.searched = input.len();
+        if self.is_partial && self.search.end(input).is_none() {
             return Scanned::PartialHead;
         }
         let head = match parse_head(input) {
             Head::Plain(head) => head,
             Head::Partial => {
-                self.searched = input.len();
+                self.is_partial = true;
                 return Scanned::PartialHead;
             }
             Head::Other => return Scanned::NotPlain,
@@ -64,7 +66,8 @@ impl CallScanner {
         if length > MAX_CALL_BYTES {
             return Scanned::NotPlain;
         }
-        self.searched = 0;
+        self.search.restart();
+        self.is_partial = false;
         match input.get(head.bytes..length) {
             Some(body) => {
                 self.length = 0;
@@ -76,12 +79,6 @@ impl CallScanner {
             }
         }
     }
-}
-
-/// Whether there is an empty line after a line.
-fn has_head_end(bytes: &[u8]) -> bool {
-    let is_end = |rest: &[u8]| matches!(rest, [b'\n', b'\n', ..] | [b'\n', b'\r', b'\n', ..]);
-    (0..bytes.len()).any(|n| is_end(&bytes[n..]))
 }
 
 #[derive(Debug, PartialEq, Eq)]
