@@ -264,6 +264,10 @@ impl<S: AsyncRead + Unpin> WriteTimeoutStream<S> {
         WriteTimeoutStream { stream, max_read: u64::MAX, timeout: within, deadline, is_stalled: false }
     }
 
+    pub fn into_inner(self) -> S {
+        self.stream.into_inner()
+    }
+
     fn write_with<T>(
         &mut self,
         cx: &mut Context<'_>,

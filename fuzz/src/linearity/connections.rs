@@ -36,6 +36,9 @@ pub(super) const CASES: &[Case] = &[
         let head: String = (0..80).map(line).collect();
         converse(&DENYING, format!("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{head}\r\n"), 429, 1)
     }),
+    case("connection: a response in one-byte chunks", 8_000, |size| get(&format!("/chunks/{size}"))),
+    case("connection: a response after informational ones", 20_000, |size| get(&format!("/hints/{size}"))),
+    case("connection: a response of many headers", 20_000, |size| get(&format!("/headers/{size}"))),
     bounded("connection: a PROXY line that does not end", "a line has 107 bytes", 4 << 10, |size| {
         work(format!("PROXY TCP4 {}", "1".repeat(size)), |line| proxy_header(line.as_bytes()))
     }),
@@ -62,6 +65,12 @@ fn proxy(rule: &str) -> Connections {
     Connections::new(&format!("upstreams: ['http://{}']\nrules: [{rule}]\n", upstream()), &folder)
 }
 
+/// A plain request, and one that ends the connection.
+fn get(path: &str) -> Work {
+    let last = "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    converse(&PASSING, format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n{last}"), 200, 2)
+}
+
 /// An API that answers every request with 200.
 fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -83,10 +92,32 @@ fn serve(mut stream: TcpStream) {
         if !is_whole(&seen) {
             continue;
         }
-        seen.clear();
-        if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_err() {
+        if stream.write_all(response(&seen).as_bytes()).is_err() {
             return;
         }
+        seen.clear();
+    }
+}
+
+/// The response to a request for `/kind/size`.
+fn response(request: &[u8]) -> String {
+    const EMPTY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n";
+    let line = String::from_utf8_lossy(request);
+    let mut path = line.split(' ').nth(1).unwrap_or_default().split('/').skip(1);
+    let kind = path.next().unwrap_or_default();
+    let size: usize = path.next().and_then(|size| size.parse().ok()).unwrap_or(0);
+    match kind {
+        "chunks" => {
+            let chunks = "1\r\nx\r\n".repeat(size);
+            format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
+        }
+        "hints" => super::fill("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", size) + EMPTY + "\r\n",
+        "headers" => {
+            let line = |n: usize| format!("x-{n}: {}\r\n", "y".repeat(size / 80));
+            let lines: String = (0..80).map(line).collect();
+            format!("{EMPTY}{lines}\r\n")
+        }
+        _ => format!("{EMPTY}\r\n"),
     }
 }
 

@@ -17,6 +17,7 @@ use crate::metrics::LatencyHistogram;
 
 mod accept;
 mod body;
+mod chunks;
 mod decide;
 mod egress;
 mod exchange;

@@ -11,6 +11,7 @@ mod identity;
 mod idle_clients;
 mod limit_req;
 mod messages;
+mod plain_requests;
 pub mod protocols;
 mod queue;
 mod settlement;

@@ -6,6 +6,8 @@ pub(super) mod framing;
 pub(super) mod heartbeat;
 pub(super) mod hop_by_hop;
 pub(super) mod inspect;
+pub(super) mod plain_head;
+pub(super) mod plain_requests;
 pub(super) mod sanitize;
 pub(super) mod stalled_stream;
 pub(super) mod websocket;

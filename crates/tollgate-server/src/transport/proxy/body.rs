@@ -20,6 +20,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::transport::proxy::accept::sanitize::TrailerFilter;
+use crate::transport::proxy::upstream::plain_body::UpstreamBody;
 use crate::transport::proxy::upstream::server::InFlightGuard;
 use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
 
@@ -82,11 +83,21 @@ struct ContinueWait {
     timeout: Pin<Box<Sleep>>,
 }
 
+/// The body of a request as it was received.
+pub enum RequestBody {
+    Streamed(Incoming),
+    /// It was in memory with its head.
+    Whole(Bytes),
+}
+
 impl Upload {
-    pub fn new(rest: Incoming, limits: StallLimits) -> Upload {
-        let rest = Some(rest).filter(|rest| !rest.is_end_stream());
+    pub fn new(body: RequestBody, limits: StallLimits) -> Upload {
+        let rest = match body {
+            RequestBody::Streamed(rest) => rest,
+            RequestBody::Whole(bytes) => return Upload::from_bytes(bytes),
+        };
         let mut upload = Upload::empty();
-        upload.rest = rest;
+        upload.rest = Some(rest).filter(|rest| !rest.is_end_stream());
         upload.stall_timer = StallTimer::new(limits);
         upload
     }
@@ -138,6 +149,12 @@ impl Upload {
     /// The bytes that were read ahead.
     pub fn prefix(&self) -> &[u8] {
         &self.prefix
+    }
+
+    /// The body, if all of it is in memory and nothing delays it.
+    pub fn whole(&self) -> Option<&[u8]> {
+        let is_whole = self.rest.is_none() && self.trailers.is_none() && self.continue_wait.is_none();
+        is_whole.then_some(&self.prefix[..])
     }
 
     /// Reserves memory for the bytes that were read ahead, until they are sent; `false` if the budget has too little left.
@@ -243,13 +260,13 @@ pub enum ResponseBody {
 
 /// A response body of an upstream, with what is released at its end.
 pub struct Download {
-    rest: Incoming,
+    rest: UpstreamBody,
     stall_timer: StallTimer,
     in_flight: InFlightGuard,
 }
 
 impl Download {
-    pub fn new(rest: Incoming, idle: Duration, in_flight: InFlightGuard) -> Download {
+    pub fn new(rest: UpstreamBody, idle: Duration, in_flight: InFlightGuard) -> Download {
         Download { rest, stall_timer: StallTimer::new(StallLimits::idle_only(idle)), in_flight }
     }
 }
@@ -258,7 +275,7 @@ impl Drop for Download {
     fn drop(&mut self) {
         // Only a complete response leaves the connection reusable: a truncated one leaves unread bytes on it.
         if self.rest.is_end_stream() {
-            self.in_flight.release_connection();
+            self.in_flight.release_connection(&mut self.rest);
         }
     }
 }
@@ -276,7 +293,7 @@ impl Body for ResponseBody {
             ResponseBody::Streamed(Download { rest, stall_timer, in_flight }) => {
                 let frame = ready!(stall_timer.poll_frame(rest, cx));
                 if frame.is_none() {
-                    in_flight.release_connection();
+                    in_flight.release_connection(rest);
                 }
                 Poll::Ready(frame)
             }
@@ -337,11 +354,14 @@ impl StallTimer {
         StallTimer { limits, deadline: None, idle_since: None, window: RateWindow::default() }
     }
 
-    fn poll_frame(
+    fn poll_frame<B>(
         &mut self,
-        body: &mut Incoming,
+        body: &mut B,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>>
+    where
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
+    {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(cx) {
             self.idle_since = None;
             if let Some(from) = self.window.from.take() {
@@ -350,7 +370,7 @@ impl StallTimer {
             if let Some(Ok(frame)) = &frame {
                 self.window.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(BoxError::from)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         ready!(self.poll_stalled(cx));
         Poll::Ready(Some(Err(Stalled.into())))
@@ -408,7 +428,8 @@ mod tests {
     async fn send(count: usize, size: usize, min_rate: Option<u32>, pause: Duration) -> (bool, Duration) {
         let (mut client, server) = duplex(1 << 20);
         let service = service_fn(move |request: Request<Incoming>| async move {
-            let mut upload = Upload::new(request.into_body(), StallLimits { idle: IDLE, min_rate });
+            let body = RequestBody::Streamed(request.into_body());
+            let mut upload = Upload::new(body, StallLimits { idle: IDLE, min_rate });
             let mut response = Response::new(Full::<Bytes>::default());
             while let Some(frame) = upload.frame().await {
                 if frame.is_err() {

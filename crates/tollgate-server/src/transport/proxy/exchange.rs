@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use hyper::body::Body;
 use hyper::header::{
     ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, UPGRADE,
 };
@@ -34,11 +34,12 @@ use crate::transport::proxy::accept::hop_by_hop;
 use crate::transport::proxy::accept::inspect::{self, FramingCheck};
 use crate::transport::proxy::accept::sanitize::{self, RequestOrigin, TrailerFilter};
 use crate::transport::proxy::accept::websocket::WebSocketHandshake;
-use crate::transport::proxy::body::{Download, ResponseBody, StallLimits, Upload};
+use crate::transport::proxy::body::{Download, RequestBody, ResponseBody, StallLimits, Upload};
 use crate::transport::proxy::decide::identify::ProxyDecision;
 use crate::transport::proxy::respond::tunnel::PendingUpgrade;
 use crate::transport::proxy::upstream::connect::Requires;
 use crate::transport::proxy::upstream::forward::{self, ForwardError, OutgoingRequest};
+use crate::transport::proxy::upstream::plain_body::UpstreamBody;
 use crate::transport::proxy::upstream::server::InFlightGuard;
 use crate::transport::proxy::wait::budget::BudgetReservation;
 use crate::transport::proxy::wait::enqueue::{DeniedRequest, RequestQueue, STATUS_PATH};
@@ -78,7 +79,7 @@ pub struct ProxiedRequest {
 
 impl ConnectionContext {
     /// Handles one request.
-    pub async fn exchange(&self, request: Request<Incoming>) -> Response<ResponseBody> {
+    pub async fn exchange(&self, request: Request<RequestBody>) -> Response<ResponseBody> {
         let accept = request.headers().get(ACCEPT).cloned();
         let gate = &self.proxy.gate;
         let snapshot = gate.snapshot().with_trace(gate.trace(request.headers()));
@@ -128,7 +129,7 @@ impl ConnectionContext {
 
     async fn serve(
         &self,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         snapshot: GateSnapshot,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
         let (mut parts, body) = request.into_parts();
@@ -307,7 +308,7 @@ impl ConnectionContext {
     /// Converts the upstream's response to the client's.
     fn build_response(
         &self,
-        mut response: Response<Incoming>,
+        mut response: Response<UpstreamBody>,
         in_flight: InFlightGuard,
         client: Option<PendingUpgrade>,
         idle: Duration,
@@ -459,7 +460,7 @@ impl From<ForwardError> for ExchangeError {
 /// client that waits for 100 sends no body, so there is nothing to discard.
 fn discard(request: ProxiedRequest) {
     let ProxiedRequest { parts, upload: mut body, .. } = request;
-    if body.is_end_stream() || parts.headers.contains_key(EXPECT) {
+    if body.whole().is_some() || parts.headers.contains_key(EXPECT) {
         return;
     }
     let reading = async move {

@@ -1,3 +1,4 @@
-//! Responses to the client: errors, tunnels.
+//! Responses to the client: writing them, and tunnels.
 
+pub(super) mod response_writer;
 pub(super) mod tunnel;

@@ -4,4 +4,6 @@ pub(super) mod balance;
 pub(super) mod connect;
 pub(super) mod forward;
 pub(super) mod health;
+pub(super) mod plain_body;
+pub(super) mod plain_connection;
 pub(super) mod server;

@@ -10,6 +10,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,11 +25,13 @@ use crate::connection::{
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
 use crate::transport::proxy::accept::inspect::FramingCheck;
+use crate::transport::proxy::accept::plain_requests::{Ended, PlainRequests};
 use crate::transport::proxy::accept::stalled_stream::{StreamExecutor, WatchedBody};
+use crate::transport::proxy::body::{BoxError, RequestBody};
 use crate::transport::proxy::exchange::ConnectionContext;
 
 /// From the end of one request to the last byte of the next one's head.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a connection without a request may take to answer its GOAWAY.
 const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_STREAMS: u32 = 128;
@@ -80,7 +84,9 @@ async fn serve_client(
     let context = ConnectionContext { proxy, worker, peer, framing_check: None, stream_activity: None };
     let result = match protocol {
         ClientProtocol::Http1 => serve_http1(stream, context, shutdown).await,
-        ClientProtocol::Http2 => Box::pin(serve_http2(stream, context, shutdown)).await,
+        ClientProtocol::Http2 => {
+            Box::pin(serve_http2(stream, context, shutdown)).await.map_err(BoxError::from)
+        }
     };
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
@@ -98,7 +104,25 @@ async fn detect(stream: ClientSocket) -> Option<(ClientStream<ClientSocket>, Cli
     (!is_tls || detected.1 == ClientProtocol::Http2).then_some(detected)
 }
 
+/// Serves plain requests, and from the first other one on all by hyper.
 pub(in crate::transport::proxy) async fn serve_http1<S>(
+    stream: ClientStream<S>,
+    context: ConnectionContext,
+    shutdown: Shutdown,
+) -> Result<(), BoxError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let context = Arc::new(context);
+    let plain = PlainRequests::new(stream.stream, &stream.read_ahead, Arc::clone(&context));
+    let Ended::NotPlain(stream, read_ahead) = plain.answer_all(&shutdown).await? else { return Ok(()) };
+    let context = Arc::into_inner(context).expect("no request is in progress");
+    let stream = ClientStream { stream, read_ahead, framing_check: None };
+    // Boxed: a connection of plain requests has no room for hyper's.
+    Box::pin(serve_by_hyper(stream, context, shutdown)).await.map_err(BoxError::from)
+}
+
+async fn serve_by_hyper<S>(
     stream: ClientStream<S>,
     context: ConnectionContext,
     mut shutdown: Shutdown,
@@ -108,9 +132,10 @@ where
 {
     let (stream, framing_check) = stream.with_framing_check();
     let context = Arc::new(ConnectionContext { framing_check: Some(framing_check), ..context });
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let context = Arc::clone(&context);
         let after = AfterResponse::for_request(&request);
+        let request = request.map(RequestBody::Streamed);
         // Boxed: the future is large, and an idle connection has none.
         Box::pin(async move { Ok::<_, Infallible>(after.apply(context.exchange(request).await)) })
     });
@@ -136,11 +161,11 @@ where
     let idle = context.proxy.route.load().config.timeouts.idle;
     let streams = Arc::clone(&activity);
     let context = Arc::new(ConnectionContext { stream_activity: Some(Arc::clone(&activity)), ..context });
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let context = Arc::clone(&context);
         let active_stream = ActiveStream::new(&streams);
         async move {
-            let response = context.exchange(request).await;
+            let response = context.exchange(request.map(RequestBody::Streamed)).await;
             Ok::<_, Infallible>(response.map(|body| WatchedBody::new(body, active_stream)))
         }
     });

@@ -12,6 +12,9 @@ pub const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings")
 
 /// Removes hop-by-hop headers from a request. Of `TE` only `trailers` remains.
 pub fn remove_from_request(headers: &mut HeaderMap) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
     let wants_trailers = headers.get_all(TE).iter().any(names_trailers);
     remove(headers);
     headers.remove(TE);
@@ -24,16 +27,27 @@ pub fn remove_from_request(headers: &mut HeaderMap) {
 
 /// Removes hop-by-hop headers from a response.
 pub fn remove_from_response(headers: &mut HeaderMap) {
-    remove(headers);
+    if headers.keys().any(is_hop_by_hop) {
+        remove(headers);
+    }
+}
+
+/// One pass over the few headers of a message, instead of a lookup for each of these.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    match *name {
+        CONNECTION | UPGRADE | TRANSFER_ENCODING | TE => true,
+        _ => matches!(name.as_str(), "keep-alive" | "proxy-connection" | "proxy" | "http2-settings"),
+    }
 }
 
 fn remove(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
+    let is_keep_alive = |line: &HeaderValue| line.as_bytes().eq_ignore_ascii_case(b"keep-alive");
+    if !headers.get_all(CONNECTION).iter().all(is_keep_alive) {
         for name in named_by_connection(headers) {
             headers.remove(name);
         }
-        headers.remove(CONNECTION);
     }
+    headers.remove(CONNECTION);
     headers.remove(KEEP_ALIVE);
     headers.remove(PROXY_CONNECTION);
     headers.remove(UPGRADE);

@@ -49,7 +49,8 @@ pub fn sanitize_headers(
     counted: &[HeaderName],
     origin: RequestOrigin,
 ) {
-    for name in strip {
+    let has_stripped = headers.keys().any(|name| strip.contains(name));
+    for name in strip.iter().filter(|_| has_stripped) {
         // A trusted proxy may name the client's address in this header, too.
         if *name != X_REAL_IP || origin == RequestOrigin::Client {
             headers.remove(name);

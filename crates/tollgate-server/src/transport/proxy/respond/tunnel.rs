@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{Response, StatusCode};
@@ -19,6 +18,7 @@ use crate::transport::proxy::accept::client_connection::ActiveStream;
 use crate::transport::proxy::accept::websocket::WebSocketHandshake;
 use crate::transport::proxy::body::ResponseBody;
 use crate::transport::proxy::upstream::forward::ForwardError;
+use crate::transport::proxy::upstream::plain_body::UpstreamBody;
 use crate::transport::proxy::upstream::server::InFlightGuard;
 
 /// A tunnel without data in either direction for this long is closed.
@@ -37,9 +37,12 @@ impl PendingUpgrade {
     /// Joins both connections, and responds to the client.
     pub fn complete(
         self,
-        mut response: Response<Incoming>,
+        response: Response<UpstreamBody>,
         in_flight: InFlightGuard,
     ) -> Result<Response<ResponseBody>, ForwardError> {
+        let (head, body) = response.into_parts();
+        let UpstreamBody::Hyper(body) = body else { return Err(ForwardError::InvalidUpgrade) };
+        let mut response = Response::from_parts(head, body);
         if self.handshake.as_ref().is_some_and(|handshake| !handshake.is_answered_by(response.headers())) {
             return Err(ForwardError::InvalidUpgrade);
         }

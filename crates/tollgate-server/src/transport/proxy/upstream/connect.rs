@@ -17,10 +17,11 @@ use tokio_util::either::Either;
 
 use crate::config::{Timeouts, UpstreamProtocol};
 use crate::connection::WriteTimeoutStream;
+use crate::transport::proxy::upstream::plain_connection::PlainConnection;
 use crate::transport::proxy::upstream::server::{Upstream, UpstreamSender};
 
 /// Responses with longer heads are not forwarded.
-const MAX_HEAD_BYTES: usize = 64 << 10;
+pub const MAX_HEAD_BYTES: usize = 64 << 10;
 /// An HTTP/2 connection that does not answer a ping is closed.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const WINDOW_BYTES: u32 = 1 << 20;
@@ -85,12 +86,9 @@ pub async fn connect(
     requires: Requires,
     timeouts: &Timeouts,
 ) -> Result<UpstreamSender, ConnectError> {
+    let authority = &upstream.address.authority;
     let connecting = async {
-        let authority = &upstream.address.authority;
-        let addresses = lookup_host(authority.as_str()).await.map_err(ConnectError::Unresolved)?;
-        let addresses: Vec<_> = addresses.collect();
-        let stream = TcpStream::connect(addresses.as_slice()).await?;
-        stream.set_nodelay(true)?;
+        let stream = open(upstream).await?;
         // An upstream that reads nothing must not keep its connection, or the client's, open for ever.
         let stream = WriteTimeoutStream::with_timeout(stream, timeouts.idle);
         match (upstream.address.protocol, requires) {
@@ -113,6 +111,24 @@ pub async fn connect(
         }
     };
     timeout(timeouts.connect, connecting).await.unwrap_or(Err(ConnectError::Timeout(timeouts.connect)))
+}
+
+/// A connection for plain requests.
+pub async fn connect_plain(
+    upstream: &Upstream,
+    timeouts: &Timeouts,
+) -> Result<PlainConnection, ConnectError> {
+    let opened = timeout(timeouts.connect, open(upstream)).await;
+    opened.unwrap_or(Err(ConnectError::Timeout(timeouts.connect))).map(PlainConnection::new)
+}
+
+async fn open(upstream: &Upstream) -> Result<TcpStream, ConnectError> {
+    let authority = &upstream.address.authority;
+    let addresses = lookup_host(authority.as_str()).await.map_err(ConnectError::Unresolved)?;
+    let addresses: Vec<_> = addresses.collect();
+    let stream = TcpStream::connect(addresses.as_slice()).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 async fn http1(stream: UpstreamSocket) -> Result<UpstreamSender, ConnectError> {

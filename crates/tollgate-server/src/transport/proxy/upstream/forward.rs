@@ -18,7 +18,9 @@ use crate::config::{HostHeader, UpstreamProtocol};
 use crate::response::ProblemDetails;
 use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProgress};
 use crate::transport::proxy::upstream::balance::choose;
-use crate::transport::proxy::upstream::connect::{ConnectError, Requires, connect};
+use crate::transport::proxy::upstream::connect::{ConnectError, Requires, connect, connect_plain};
+use crate::transport::proxy::upstream::plain_body::UpstreamBody;
+use crate::transport::proxy::upstream::plain_connection::{MAX_BODY_BYTES, PlainError};
 use crate::transport::proxy::upstream::server::{InFlightGuard, Upstream, UpstreamFailure, UpstreamSender};
 use crate::transport::proxy::{Proxy, RouteSnapshot};
 
@@ -96,8 +98,7 @@ pub async fn forward(
     route: &RouteSnapshot,
     worker: usize,
     outgoing: &mut Option<OutgoingRequest>,
-) -> Result<(Response<Incoming>, InFlightGuard), ForwardError> {
-    let retryable = outgoing.as_ref().and_then(RetryableRequest::of);
+) -> Result<(Response<UpstreamBody>, InFlightGuard), ForwardError> {
     let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
     let now = || proxy.gate.now();
     let choose =
@@ -107,7 +108,15 @@ pub async fn forward(
     let mut is_retry = false;
     loop {
         let started = Instant::now();
-        let failed = match attempt(route, upstream, worker, outgoing, connection).await {
+        let is_plain = outgoing.as_ref().is_some_and(|outgoing| outgoing.is_plain_for(upstream));
+        let mut retryable = None;
+        let attempted = if is_plain {
+            attempt_plain(route, upstream, worker, outgoing, connection).await
+        } else {
+            retryable = outgoing.as_ref().and_then(RetryableRequest::of);
+            attempt(route, upstream, worker, outgoing, connection).await
+        };
+        let failed = match attempted {
             Ok(response) => {
                 proxy.latencies.record(started.elapsed());
                 upstream.record_success();
@@ -173,12 +182,27 @@ struct RetryableRequest {
     sticky: Option<u64>,
 }
 
+impl OutgoingRequest {
+    /// Whether a plain connection to this upstream can carry it.
+    fn is_plain_for(&self, upstream: &Upstream) -> bool {
+        upstream.address.protocol == UpstreamProtocol::Http1
+            && self.requires == Requires::Any
+            && self.upload.whole().is_some_and(|body| body.len() <= MAX_BODY_BYTES)
+    }
+
+    /// Whether it may be sent twice.
+    fn is_repeatable(&self) -> bool {
+        let is_safe =
+            matches!(self.parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
+        let has_no_body = hyper::body::Body::is_end_stream(&self.upload);
+        is_safe && has_no_body && self.requires == Requires::Any
+    }
+}
+
 impl RetryableRequest {
     fn of(outgoing: &OutgoingRequest) -> Option<RetryableRequest> {
         let parts = &outgoing.parts;
-        let is_safe = matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
-        let has_no_body = hyper::body::Body::is_end_stream(&outgoing.upload);
-        (is_safe && has_no_body && outgoing.requires == Requires::Any).then(|| RetryableRequest {
+        outgoing.is_repeatable().then(|| RetryableRequest {
             method: parts.method.clone(),
             uri: parts.uri.clone(),
             headers: parts.headers.clone(),
@@ -202,7 +226,7 @@ async fn attempt(
     worker: usize,
     outgoing: &mut Option<OutgoingRequest>,
     connection: ConnectionChoice,
-) -> Result<(Response<Incoming>, InFlightGuard), FailedAttempt> {
+) -> Result<(Response<UpstreamBody>, InFlightGuard), FailedAttempt> {
     let timeouts = &route.config.timeouts;
     let mut in_flight = InFlightGuard::new(Arc::clone(upstream), worker);
     let pool = upstream.pool(worker);
@@ -231,13 +255,54 @@ async fn attempt(
             if requires == Requires::Any || response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 in_flight.attach_connection(sender);
             }
-            Ok((response, in_flight))
+            Ok((response.map(UpstreamBody::Hyper), in_flight))
         }
         Err(failure) => {
             let stale = reused && matches!(failure, ForwardError::Broken(_));
             Err(FailedAttempt { error: failure, is_stale: stale })
         }
     }
+}
+
+/// As [`attempt`], on a plain connection. The request is left in `outgoing` also if it may be sent again.
+async fn attempt_plain(
+    route: &RouteSnapshot,
+    upstream: &Arc<Upstream>,
+    worker: usize,
+    outgoing: &mut Option<OutgoingRequest>,
+    choice: ConnectionChoice,
+) -> Result<(Response<UpstreamBody>, InFlightGuard), FailedAttempt> {
+    let timeouts = &route.config.timeouts;
+    let in_flight = InFlightGuard::new(Arc::clone(upstream), worker);
+    let pooled = match choice {
+        ConnectionChoice::New => None,
+        ConnectionChoice::Pooled => upstream.pool(worker).take_plain(timeouts.keep_alive),
+    };
+    let is_reused = pooled.is_some();
+    let connection = match pooled {
+        Some(connection) => connection,
+        // Boxed: the future is large, and rarely needed.
+        None => Box::pin(connect_plain(upstream, timeouts))
+            .await
+            .map_err(|error| FailedAttempt { error: error.into(), is_stale: false })?,
+    };
+    let Some(mut request) = outgoing.take() else {
+        return Err(FailedAttempt { error: ForwardError::InvalidUpgrade, is_stale: false });
+    };
+    write_host(&mut request.parts, upstream, route.config.host);
+    let body = request.upload.whole().unwrap_or_default();
+    let sent = timeout(timeouts.response, connection.send(&request.parts, body)).await;
+    let (error, is_unsent) = match sent {
+        Ok(Ok(response)) => return Ok((response.map(UpstreamBody::Plain), in_flight)),
+        Ok(Err(PlainError::Upgrade)) => (ForwardError::InvalidUpgrade, false),
+        Ok(Err(error)) => (ForwardError::Broken(error.to_string()), matches!(error, PlainError::Unsent(_))),
+        Err(_) => (ForwardError::Timeout(timeouts.response), false),
+    };
+    if is_unsent || (error.is_repeatable() && request.is_repeatable()) {
+        *outgoing = Some(request);
+    }
+    let is_stale = is_reused && matches!(error, ForwardError::Broken(_));
+    Err(FailedAttempt { error, is_stale })
 }
 
 impl From<ConnectError> for ForwardError {
@@ -255,14 +320,7 @@ pub fn build_request(
     host: HostHeader,
 ) -> Request<Upload> {
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    if host == HostHeader::Upstream {
-        parts.headers.insert(HOST, upstream.host.clone());
-    } else if !parts.headers.contains_key(HOST) {
-        // The request was written for HTTP/2 by an earlier attempt, or its client sent no Host.
-        let authority =
-            parts.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-        parts.headers.insert(HOST, authority.unwrap_or_else(|| upstream.host.clone()));
-    }
+    write_host(&mut parts, upstream, host);
     match sender {
         UpstreamSender::Http1(_) => {
             parts.version = Version::HTTP_11;
@@ -281,6 +339,17 @@ pub fn build_request(
         }
     }
     Request::from_parts(parts, upload)
+}
+
+fn write_host(parts: &mut Parts, upstream: &Upstream, host: HostHeader) {
+    if host == HostHeader::Upstream {
+        parts.headers.insert(HOST, upstream.host.clone());
+    } else if !parts.headers.contains_key(HOST) {
+        // The request was written for HTTP/2 by an earlier attempt, or its client sent no Host.
+        let authority =
+            parts.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+        parts.headers.insert(HOST, authority.unwrap_or_else(|| upstream.host.clone()));
+    }
 }
 
 /// Sends the request as soon as the connection is ready.

@@ -15,6 +15,8 @@ use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
 use crate::transport::proxy::body::Upload;
 use crate::transport::proxy::upstream::connect::ConnectError;
+use crate::transport::proxy::upstream::plain_body::UpstreamBody;
+use crate::transport::proxy::upstream::plain_connection::PlainConnection;
 
 /// Consecutive failures after which an upstream is ejected.
 const MAX_FAILURES: u32 = 3;
@@ -179,10 +181,13 @@ impl InFlightGuard {
         self.sender = Some(sender);
     }
 
-    /// The exchange has ended cleanly: its connection returns to the pool.
-    pub fn release_connection(&mut self) {
-        if let Some(sender) = self.sender.take() {
-            self.upstream.pool(self.worker).put(sender);
+    /// The response was read to its end: its connection returns to the pool.
+    pub fn release_connection(&mut self, body: &mut UpstreamBody) {
+        let pool = self.upstream.pool(self.worker);
+        if let Some(connection) = body.take_connection() {
+            pool.put_plain(connection);
+        } else if let Some(sender) = self.sender.take() {
+            pool.put(sender);
         }
     }
 }
@@ -193,7 +198,7 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// Idle connections to one upstream per worker.
+/// Idle connections to one upstream per worker, and as many for plain requests.
 const MAX_IDLE: usize = 256;
 
 /// The sending half of a connection.
@@ -211,6 +216,8 @@ struct Connections {
     /// Ordered by last use, the latest last.
     idle: Vec<(http1::SendRequest<Upload>, Instant)>,
     shared: Option<http2::SendRequest<Upload>>,
+    /// Ordered by last use, the latest last.
+    plain: Vec<(PlainConnection, Instant)>,
 }
 
 impl Connections {
@@ -247,6 +254,24 @@ impl ConnectionPool {
         self.lock().take_idle(keep_alive)
     }
 
+    /// The most recently used connection for plain requests.
+    pub fn take_plain(&self, keep_alive: Duration) -> Option<PlainConnection> {
+        let mut connections = self.lock();
+        while let Some((connection, since)) = connections.plain.pop() {
+            if since.elapsed() < keep_alive && connection.is_open() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    pub fn put_plain(&self, connection: PlainConnection) {
+        let mut connections = self.lock();
+        if connections.plain.len() < MAX_IDLE {
+            connections.plain.push((connection, Instant::now()));
+        }
+    }
+
     /// Returns a connection to the pool; its idle time begins now.
     pub fn put(&self, sender: UpstreamSender) {
         let mut connections = self.lock();
@@ -263,6 +288,7 @@ impl ConnectionPool {
     pub fn sweep(&self, keep_alive: Duration) {
         let mut connections = self.lock();
         connections.idle.retain(|(sender, since)| !sender.is_closed() && since.elapsed() < keep_alive);
+        connections.plain.retain(|(connection, since)| since.elapsed() < keep_alive && connection.is_open());
         connections.shared.take_if(|shared| shared.is_closed());
     }
 

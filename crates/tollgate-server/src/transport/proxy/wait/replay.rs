@@ -204,7 +204,7 @@ async fn deliver(
     let mut body = response.into_body();
     let drained = async { while let Some(Ok(_)) = body.frame().await {} };
     if timeout(route.config.timeouts.idle, drained).await.is_ok() {
-        in_flight.release_connection();
+        in_flight.release_connection(&mut body);
     }
     Ok(status)
 }
