@@ -92,21 +92,22 @@ pub enum DecisionMode {
 
 /// When a decision may create counters in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum CounterCreation {
+pub enum CounterCreation {
     /// While its policy is in force. If the policy was replaced, the hit is decided under the new one instead.
     WhileInForce,
-    /// Always: its policy is replaced independently of the one in force.
+    /// Always: its policy is replaced independently of the one in force, such as limits of another format on the same
+    /// counters and statistics. A counter that is created under a replaced version of it is one of an old limit.
     Always,
 }
 
 /// The input of a decision: a hit, under one snapshot of a policy.
 #[derive(Clone, Copy)]
-struct DecisionContext<'q, 'h> {
-    policy: &'q PolicySnapshot,
-    hit: &'q Hit<'h>,
-    now: Time,
-    mode: DecisionMode,
-    creation: CounterCreation,
+pub struct DecisionContext<'q, 'h> {
+    pub policy: &'q PolicySnapshot,
+    pub hit: &'q Hit<'h>,
+    pub now: Time,
+    pub mode: DecisionMode,
+    pub creation: CounterCreation,
 }
 
 impl DecisionContext<'_, '_> {
@@ -168,21 +169,9 @@ impl EngineCore {
         self.decide_in(&DecisionContext { policy, hit, now, mode, creation: CounterCreation::WhileInForce })
     }
 
-    /// As [`decide`](Self::decide), under a policy that is replaced independently of the one in force: limits of
-    /// another format, on the same counters and statistics. A counter that is created under a replaced version of it is
-    /// one of an old limit.
-    pub fn decide_separate(
-        &self,
-        policy: &PolicySnapshot,
-        hit: &Hit<'_>,
-        now: Time,
-        mode: DecisionMode,
-    ) -> EngineVerdict {
-        self.decide_in(&DecisionContext { policy, hit, now, mode, creation: CounterCreation::Always })
-    }
-
+    /// Decides a hit with counters in memory.
     #[inline(always)]
-    fn decide_in(&self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
+    pub fn decide_in(&self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
         let mut verdict = EngineVerdict::new(self.next_id(context.policy));
         self.decide_into(&mut verdict, context);
         verdict
@@ -193,7 +182,7 @@ impl EngineCore {
     #[inline(never)]
     fn decide_into(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
         let mut plan = Plan::new(verdict);
-        let planned = self.begin(context, &mut plan);
+        let planned = self.begin(context, &mut plan, |counter| self.store.prefetch(counter));
         self.decide_planned(context, &mut plan, planned);
     }
 
@@ -204,11 +193,16 @@ impl EngineCore {
         self.check(hit, now)
     }
 
-    /// Plans a hit and prefetches its counters.
+    /// Plans a hit; `prefetch` gets each counter as soon as it is known.
     #[inline(always)]
-    fn begin(&self, context: &DecisionContext<'_, '_>, plan: &mut Plan<'_>) -> Result<(), Exempt> {
+    fn begin(
+        &self,
+        context: &DecisionContext<'_, '_>,
+        plan: &mut Plan<'_>,
+        prefetch: impl Fn(Fingerprint),
+    ) -> Result<(), Exempt> {
         let DecisionContext { policy, hit, now, .. } = *context;
-        policy.plan(plan, hit, &self.plan_context(now), |counter| self.store.prefetch(counter))
+        policy.plan(plan, hit, &self.plan_context(now), prefetch)
     }
 
     #[inline(always)]
@@ -284,8 +278,9 @@ impl EngineCore {
                 creation: CounterCreation::WhileInForce,
             };
             let mut plans: SmallVec<[_; PLAN_AHEAD]> = verdicts.iter_mut().map(Plan::ahead).collect();
-            let planned: SmallVec<[_; PLAN_AHEAD]> =
-                hits.iter().zip(&mut plans).map(|(hit, plan)| self.begin(&context(hit), plan)).collect();
+            let prefetch = |counter| self.store.prefetch(counter);
+            let begin = |(hit, plan)| self.begin(&context(hit), plan, prefetch);
+            let planned: SmallVec<[_; PLAN_AHEAD]> = hits.iter().zip(&mut plans).map(begin).collect();
             for ((hit, plan), planned) in hits.iter().zip(&mut plans).zip(planned) {
                 let context = context(hit);
                 if self.bans.changes() == bans {

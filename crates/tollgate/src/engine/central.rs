@@ -56,7 +56,7 @@ impl EngineCore {
         let context = DecisionContext { policy, hit, now, mode, creation };
         let mut verdict = EngineVerdict::new(self.next_id(policy));
         let mut plan = Plan::new(&mut verdict);
-        if let Err(exempt) = policy.plan(&mut plan, hit, &self.plan_context(now), |_| ()) {
+        if let Err(exempt) = self.begin(&context, &mut plan, |_| ()) {
             self.finish_exempt(&context, &mut verdict, exempt);
             return CentralVerdict { verdict, to_refund: None, error: None };
         }

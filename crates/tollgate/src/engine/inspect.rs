@@ -87,6 +87,14 @@ struct InspectedKey<'p> {
     charges: Vec<Charge>,
 }
 
+/// What was read about a key.
+struct KeyState {
+    limits: Vec<CounterReport>,
+    track: Option<Track>,
+    scope: TrackScope,
+    store_error: Option<StoreError>,
+}
+
 impl EngineCore {
     /// The state of a key; `Err` if rule and key do not fit.
     pub fn key(&self, rule: &str, key: Key, now: Time) -> Result<KeyReport, InspectError> {
@@ -108,19 +116,11 @@ impl EngineCore {
     ) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load();
         let found = self.find_key(&policy, rule, key, now)?;
-        let report_of = |charge: &Charge| {
-            report(charge.counter().limit, &charge.quota, &self.store.state_of(charge, now), now)
-        };
-        let limits = found.charges.iter().map(report_of).collect();
-        let track = found.rule.track.map(|_| self.local_track(found.rule, found.fingerprint, now));
+        let state = self.read_in_memory(&found, now);
         if mode == InspectMode::Reset {
-            for charge in &found.charges {
-                self.store.reset(charge.fingerprint);
-                charge.predecessors.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
-            }
-            self.forget_local_track(found.rule, found.fingerprint, now);
+            self.reset_in_memory(&found, now);
         }
-        Ok(found.into_report(limits, track, TrackScope::Node, None))
+        Ok(found.into_report(state))
     }
 
     /// Inspects a key whose counters are in a central store. If that cannot be read, tracking data comes from this node
@@ -135,7 +135,42 @@ impl EngineCore {
     ) -> Result<KeyReport, InspectError> {
         let policy = self.policy.load_full();
         let found = self.find_key(&policy, rule, key, now)?;
-        // First, because it has the longer deadline: once it has connected, the limits can use the connection, too.
+        let state = self.read_central(&found, now, store).await.map_err(InspectError::Store)?;
+        if mode == InspectMode::Reset {
+            self.reset_central(&found, now, store).await.map_err(InspectError::Store)?;
+        }
+        Ok(found.into_report(state))
+    }
+
+    fn read_in_memory(&self, found: &InspectedKey<'_>, now: Time) -> KeyState {
+        let report_of = |charge: &Charge| {
+            report(charge.counter().limit, &charge.quota, &self.store.state_of(charge, now), now)
+        };
+        KeyState {
+            limits: found.charges.iter().map(report_of).collect(),
+            track: found.rule.track.map(|_| self.local_track(found.rule, found.fingerprint, now)),
+            scope: TrackScope::Node,
+            store_error: None,
+        }
+    }
+
+    fn reset_in_memory(&self, found: &InspectedKey<'_>, now: Time) {
+        for charge in &found.charges {
+            self.store.reset(charge.fingerprint);
+            charge.predecessors.iter().for_each(|previous| _ = self.store.reset(previous.fingerprint));
+        }
+        self.forget_local_track(found.rule, found.fingerprint, now);
+    }
+
+    /// An error if nothing could be read.
+    async fn read_central(
+        &self,
+        found: &InspectedKey<'_>,
+        now: Time,
+        store: &(impl CentralCounterStore + CentralTrackStore),
+    ) -> Result<KeyState, StoreError> {
+        // Tracking data first. Its deadline is the longer one: on a store that is not connected yet, the read of the
+        // limits, with the deadline of a decision, would fail where this one connects.
         let tracked = match found.rule.track {
             Some(tracking) => Some(self.shared_track(&found.id, found.fingerprint, tracking, store).await),
             None => None,
@@ -149,15 +184,11 @@ impl EngineCore {
             }
             None => (None, TrackScope::Node, None),
         };
-        let (limits, limits_error) = match limits {
-            Ok(limits) => (limits, None),
-            Err(error) if track.is_none() => return Err(InspectError::Store(error)),
-            Err(error) => (Vec::new(), Some(error)),
-        };
-        if mode == InspectMode::Reset {
-            self.reset_central(&found, now, store).await.map_err(InspectError::Store)?;
+        match limits {
+            Ok(limits) => Ok(KeyState { limits, track, scope, store_error: track_error }),
+            Err(error) if track.is_none() => Err(error),
+            Err(error) => Ok(KeyState { limits: Vec::new(), track, scope, store_error: Some(error) }),
         }
-        Ok(found.into_report(limits, track, scope, limits_error.or(track_error)))
     }
 
     async fn reset_central(
@@ -200,13 +231,8 @@ impl EngineCore {
 }
 
 impl InspectedKey<'_> {
-    fn into_report(
-        self,
-        limits: Vec<CounterReport>,
-        track: Option<Track>,
-        scope: TrackScope,
-        store_error: Option<StoreError>,
-    ) -> KeyReport {
+    fn into_report(self, state: KeyState) -> KeyReport {
+        let KeyState { limits, track, scope, store_error } = state;
         KeyReport { rule: self.rule.id.to_string(), key: self.key, limits, track, scope, store_error }
     }
 }
