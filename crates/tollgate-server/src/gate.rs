@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hyper::HeaderMap;
 use serde::Serialize;
 use tollgate::internal::ban::Ban;
-use tollgate::internal::engine::{DecisionMode, InspectError, InspectMode, KeyReport};
+use tollgate::internal::engine::{
+    CounterCreation, DecisionContext, DecisionMode, InspectError, InspectMode, KeyReport,
+};
 use tollgate::internal::headers::HeaderStyle;
 use tollgate::internal::hit;
 use tollgate::internal::http::ProxyTrust;
@@ -40,12 +41,14 @@ use crate::trace_id::TraceId;
 use tollgate::internal::ticket::{KeyScope, Tickets};
 
 mod central;
+mod counters;
 mod reloads;
 mod spans;
 mod throttle;
 pub mod tracking;
 
 pub use central::CentralBackend;
+use counters::Counters;
 pub use reloads::Reloads;
 pub use throttle::{CallerKey, MemoryLimit, ThrottleCounter};
 pub use tollgate::internal::http::FieldSelection;
@@ -249,16 +252,25 @@ impl Gate {
 
     /// Decides a hit and charges it if it passes.
     pub async fn check(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
-        let timer = self.decision_times.start(1);
-        let verdict = self.decide(snapshot, hit, now, DecisionMode::Check).await;
-        let latency = self.decision_times.stop(timer);
-        self.record(snapshot, Decided { policy: &snapshot.policy, hit, verdict: &verdict, at: now, latency });
-        verdict
+        self.run(snapshot, in_force(snapshot, hit, now, DecisionMode::Check)).await
     }
 
     /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
     pub async fn peek(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
-        self.decide(snapshot, hit, now, DecisionMode::Peek).await
+        self.run(snapshot, in_force(snapshot, hit, now, DecisionMode::Peek)).await
+    }
+
+    /// Decides a hit under a policy beside the one in force.
+    pub async fn decide_separate(
+        &self,
+        snapshot: &GateSnapshot,
+        policy: &PolicySnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        mode: DecisionMode,
+    ) -> EngineVerdict {
+        let creation = CounterCreation::Always;
+        self.run(snapshot, DecisionContext { policy, hit, now, mode, creation }).await
     }
 
     /// Decides independent hits, in order.
@@ -268,19 +280,15 @@ impl Gate {
         hits: &[Hit<'_>],
         now: Time,
     ) -> Vec<EngineVerdict> {
-        if self.central.get().is_none() {
-            let timer = self.decision_times.start(hits.len());
-            let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
-            let mut latency = self.decision_times.stop(timer);
-            for (hit, verdict) in hits.iter().zip(&verdicts) {
-                let latency = latency.take();
-                self.record(snapshot, Decided { policy: &snapshot.policy, hit, verdict, at: now, latency });
-            }
-            return verdicts;
+        if !self.counts_in_memory() {
+            return self.run_each(snapshot, hits, now, DecisionMode::Check).await;
         }
-        let mut verdicts = Vec::with_capacity(hits.len());
-        for hit in hits {
-            verdicts.push(self.check(snapshot, hit, now).await);
+        let timer = self.decision_times.start(hits.len());
+        let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
+        let mut latency = self.decision_times.stop(timer);
+        for (hit, verdict) in hits.iter().zip(&verdicts) {
+            let latency = latency.take();
+            self.record(snapshot, Decided { policy: &snapshot.policy, hit, verdict, at: now, latency });
         }
         verdicts
     }
@@ -292,11 +300,35 @@ impl Gate {
         hits: &[Hit<'_>],
         now: Time,
     ) -> Vec<EngineVerdict> {
+        self.run_each(snapshot, hits, now, DecisionMode::Peek).await
+    }
+
+    async fn run_each(
+        &self,
+        snapshot: &GateSnapshot,
+        hits: &[Hit<'_>],
+        now: Time,
+        mode: DecisionMode,
+    ) -> Vec<EngineVerdict> {
         let mut verdicts = Vec::with_capacity(hits.len());
         for hit in hits {
-            verdicts.push(self.peek(snapshot, hit, now).await);
+            verdicts.push(self.run(snapshot, in_force(snapshot, hit, now, mode)).await);
         }
         verdicts
+    }
+
+    /// Decides, and records a check.
+    #[inline]
+    async fn run(&self, snapshot: &GateSnapshot, context: DecisionContext<'_, '_>) -> EngineVerdict {
+        let DecisionContext { policy, hit, now: at, mode, .. } = context;
+        if mode == DecisionMode::Peek {
+            return self.counters().decide(&context).await;
+        }
+        let timer = self.decision_times.start(1);
+        let verdict = self.counters().decide(&context).await;
+        let latency = self.decision_times.stop(timer);
+        self.record(snapshot, Decided { policy, hit, verdict: &verdict, at, latency });
+        verdict
     }
 
     /// Writes a decision to the log, the trace and the live data.
@@ -311,60 +343,6 @@ impl Gate {
         }
     }
 
-    async fn decide(
-        &self,
-        GateSnapshot { policy, .. }: &GateSnapshot,
-        hit: &Hit<'_>,
-        now: Time,
-        mode: DecisionMode,
-    ) -> EngineVerdict {
-        match self.central.get() {
-            None => self.engine.decide(policy, hit, now, mode),
-            Some(central) => self.decide_central(central, policy, hit, now, mode).await,
-        }
-    }
-
-    /// Decides a hit under a policy beside the one in force.
-    pub async fn decide_separate(
-        &self,
-        snapshot: &GateSnapshot,
-        policy: &PolicySnapshot,
-        hit: &Hit<'_>,
-        now: Time,
-        mode: DecisionMode,
-    ) -> EngineVerdict {
-        let timer = self.decision_times.start(usize::from(mode == DecisionMode::Check));
-        let verdict = match self.central.get() {
-            None => self.engine.decide_separate(policy, hit, now, mode),
-            Some(central) => self.decide_central(central, policy, hit, now, mode).await,
-        };
-        let latency = self.decision_times.stop(timer);
-        if mode == DecisionMode::Check {
-            self.record(snapshot, Decided { policy, hit, verdict: &verdict, at: now, latency });
-        }
-        verdict
-    }
-
-    async fn decide_central(
-        &self,
-        central: &CentralBackend,
-        policy: &PolicySnapshot,
-        hit: &Hit<'_>,
-        now: Time,
-        mode: DecisionMode,
-    ) -> EngineVerdict {
-        let started = Instant::now();
-        // Boxed: an idle connection has room for the future of a request.
-        let decided = Box::pin(self.engine.decide_central(policy, hit, now, mode, &central.store)).await;
-        if mode == DecisionMode::Check {
-            central.latencies.record(started.elapsed());
-        }
-        if let Some(receipt) = decided.to_refund {
-            central.settle(receipt, 0, now);
-        }
-        decided.verdict
-    }
-
     /// The state of a key under a rule; with [`InspectMode::Reset`] the state before the reset.
     pub async fn inspect_key(
         &self,
@@ -373,9 +351,14 @@ impl Gate {
         now: Time,
         mode: InspectMode,
     ) -> Result<KeyReport, InspectError> {
+        self.counters().inspect(rule, key, now, mode).await
+    }
+
+    #[inline]
+    fn counters(&self) -> Counters<'_> {
         match self.central.get() {
-            None => self.engine.inspect(rule, key, now, mode),
-            Some(central) => self.engine.inspect_central(rule, key, now, mode, &central.store).await,
+            None => Counters::Memory(&self.engine),
+            Some(central) => Counters::Central(&self.engine, central),
         }
     }
 
@@ -391,8 +374,19 @@ impl Gate {
     /// The time from which the delay of a verdict counts, for a check that began at `began`. A central store decides
     /// during the call, so the delay counts from its end: a held request is never released early.
     pub fn decided_at(&self, began: Time) -> Time {
-        if self.central.get().is_some() { self.now() } else { began }
+        if self.counts_in_memory() { began } else { self.now() }
     }
+}
+
+/// A decision under the policy of the request's snapshot.
+fn in_force<'d, 'h>(
+    snapshot: &'d GateSnapshot,
+    hit: &'d Hit<'h>,
+    now: Time,
+    mode: DecisionMode,
+) -> DecisionContext<'d, 'h> {
+    let creation = CounterCreation::WhileInForce;
+    DecisionContext { policy: &snapshot.policy, hit, now, mode, creation }
 }
 
 impl Settle for Gate {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::runtime::Handle;
 use tollgate::Time;
-use tollgate::internal::store::central::{CentralCounter, CentralCounterStore as _, CounterId, LimitResult};
-use tollgate::internal::store::{Charge, ChargeReceipt, CounterKey, DeniedHits, KeyPart, Sensitivity};
+use tollgate::internal::store::central::{CentralCounter, CentralCounterStore as _, LimitResult};
+use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate::internal::time::Period;
 use tollgate::internal::{Limit, Rate};
 use tollgate_stores::counters::breaker::ServerHealth;
@@ -14,6 +14,7 @@ use tollgate_stores::counters::name::Naming;
 use tollgate_stores::counters::violations::SharedBans;
 
 use crate::fleet_bans::FleetBanSync;
+use crate::gate::counters::reserved_counter;
 use crate::gate::tracking::TrackWrites;
 use crate::metrics::LatencyHistogram;
 use crate::receipt::ReceiptError;
@@ -49,10 +50,7 @@ impl CentralBackend {
 
     /// Claims a receipt once for the whole fleet. The claim is a counter with a limit of 1.
     pub async fn claim(&self, id: &str, now: Time) -> Result<(), ReceiptError> {
-        const RULE: &str = "_receipt"; // no rule of a file has this domain
-        // No attribute has this name.
-        let part = KeyPart { name: "receipt".into(), value: id.into(), sensitivity: Sensitivity::Public };
-        let id = CounterId { domain: "_".into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) };
+        let id = reserved_counter("_receipt", "receipt", id);
         let once = Rate::new(1, Period::HOUR).map_err(|_| ReceiptError::StoreUnavailable)?;
         let charge = Charge::central(CentralCounter { id, limit: Limit::per(once) });
         match &self.store.charge(&[charge], now).await.limits[..] {

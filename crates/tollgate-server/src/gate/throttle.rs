@@ -11,12 +11,13 @@ use tollgate::internal::rule::OnStoreError;
 use tollgate::internal::store::central::{
     CentralCounter, CentralCounterStore as _, CounterId, LimitResult, StoreError,
 };
-use tollgate::internal::store::{Charge, CounterKey, KeyPart, LimitOutcome, Sensitivity};
+use tollgate::internal::store::{Charge, LimitOutcome};
 use tollgate::internal::time::Period;
 use tollgate::internal::{Limit, Rate};
 use tollgate::{Admission, Decision, Time};
 
 use crate::gate::Gate;
+use crate::gate::counters::reserved_counter;
 
 /// A key of a caller in one of its numbered databases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,16 +54,15 @@ const MEMORY_UNIT: Duration = Duration::from_nanos(1);
 impl Gate {
     /// The counter of a key. In memory its cache lines are prefetched.
     pub fn throttle_counter(&self, key: CallerKey<'_>, limit: &Limit) -> ThrottleCounter {
-        match self.central.get() {
-            None => ThrottleCounter::Memory(self.memory_key(key), MemoryLimit::new(*limit)),
-            Some(_) => {
-                let counter = CentralCounter { id: counter_id(key), limit: *limit };
-                ThrottleCounter::Central(Box::new(Charge::central(counter)))
-            }
+        if self.counts_in_memory() {
+            return ThrottleCounter::Memory(self.memory_key(key), MemoryLimit::new(*limit));
         }
+        let counter = CentralCounter { id: counter_id(key), limit: *limit };
+        ThrottleCounter::Central(Box::new(Charge::central(counter)))
     }
 
-    /// Whether counters of callers are in memory.
+    /// Whether counters are in memory, not in a central store.
+    #[inline]
     pub fn counts_in_memory(&self) -> bool {
         self.central.get().is_none()
     }
@@ -116,6 +116,8 @@ impl Gate {
             return Ok(self.throttle_in_memory(key, &limit, cost, now));
         };
         central.supports(&limit).map_err(ThrottleFailure::Unsupported)?;
+        // Before the call: a reload during it does not change how its failure is handled.
+        let store = self.engine.policy().settings().store;
         let charges = std::slice::from_ref(&*charge);
         let mut outcome = match cost {
             0 => central.store.peek(charges, now).await,
@@ -127,7 +129,6 @@ impl Gate {
             // A single charge is never skipped.
             Some(LimitResult::Skipped) | None => return Ok(unlimited(&limit)),
         };
-        let store = self.engine.policy().settings().store;
         match store.on_error {
             OnStoreError::Open => Ok(unlimited(&limit)),
             OnStoreError::Closed => Err(error.into()),
@@ -178,16 +179,11 @@ fn any_limit() -> Limit {
     Limit::new(rate, Shape::Cell { burst: 1 }).expect("a burst of one is valid")
 }
 
-/// No rule has this domain.
-const DOMAIN: &str = "_";
-const RULE: &str = "_throttle";
-
 fn counter_id(key: CallerKey<'_>) -> CounterId {
-    let name = match key.database {
-        0 => "key".into(),
-        database => format!("key{database}").into(),
+    let attribute = match key.database {
+        0 => "key".to_owned(),
+        database => format!("key{database}"),
     };
-    let value = percent_encode(key.name, NON_ALPHANUMERIC).to_string().into();
-    let part = KeyPart { name, value, sensitivity: Sensitivity::Public };
-    CounterId { domain: DOMAIN.into(), rule: RULE.into(), key: CounterKey::owned(vec![part], 0) }
+    let value = percent_encode(key.name, NON_ALPHANUMERIC).to_string();
+    reserved_counter("_throttle", attribute, &value)
 }

@@ -1,0 +1,67 @@
+//! Where the counters of a node are. The rest of a request's path does not distinguish memory from a central store.
+
+use std::time::Instant;
+
+use tollgate::Time;
+use tollgate::internal::engine::{DecisionContext, DecisionMode, InspectError, InspectMode, KeyReport};
+use tollgate::internal::identity::Key;
+use tollgate::internal::store::central::CounterId;
+use tollgate::internal::store::{CounterKey, KeyPart, Sensitivity};
+use tollgate::internal::{EngineCore, EngineVerdict};
+
+use crate::gate::CentralBackend;
+
+#[derive(Clone, Copy)]
+pub(super) enum Counters<'g> {
+    Memory(&'g EngineCore),
+    Central(&'g EngineCore, &'g CentralBackend),
+}
+
+impl Counters<'_> {
+    #[inline]
+    pub(super) async fn decide(self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
+        match self {
+            Counters::Memory(engine) => engine.decide_in(context),
+            Counters::Central(engine, central) => central.decide(engine, context).await,
+        }
+    }
+
+    pub(super) async fn inspect(
+        self,
+        rule: &str,
+        key: Key,
+        now: Time,
+        mode: InspectMode,
+    ) -> Result<KeyReport, InspectError> {
+        match self {
+            Counters::Memory(engine) => engine.inspect(rule, key, now, mode),
+            Counters::Central(engine, central) => {
+                engine.inspect_central(rule, key, now, mode, &central.store).await
+            }
+        }
+    }
+}
+
+impl CentralBackend {
+    /// Decides, and refunds the charges of a request that was denied after all.
+    async fn decide(&self, engine: &EngineCore, context: &DecisionContext<'_, '_>) -> EngineVerdict {
+        let DecisionContext { policy, hit, now, mode, .. } = *context;
+        let started = Instant::now();
+        // Boxed: an idle connection has room for the future of a request.
+        let decided = Box::pin(engine.decide_central(policy, hit, now, mode, &self.store)).await;
+        if mode == DecisionMode::Check {
+            self.latencies.record(started.elapsed());
+        }
+        if let Some(receipt) = decided.to_refund {
+            self.settle(receipt, 0, now);
+        }
+        decided.verdict
+    }
+}
+
+/// The id of a counter that no rule has: rules have neither such a domain nor such an attribute.
+pub(super) fn reserved_counter(rule: &str, attribute: impl Into<Box<str>>, value: &str) -> CounterId {
+    let sensitivity = Sensitivity::Public;
+    let part = KeyPart { name: attribute.into(), value: value.into(), sensitivity };
+    CounterId { domain: "_".into(), rule: rule.into(), key: CounterKey::owned(vec![part], 0) }
+}
