@@ -212,9 +212,7 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
     policy.read(map);
     policy.settings = Settings::read(map);
     let layer = LayerSettings::read(map);
-    let proxy = ProxyConfig::read(map, &layer, folder);
-    let trusted = proxy.trusted.clone();
-    let trusted_header = proxy.trusted_header;
+    let proxy = ProxyConfig::read(map, folder);
     let starts = ConnectionStarts::read(map, folder, proxy.tls.clone());
     let proxy = Some(proxy).filter(|proxy| !proxy.upstreams.is_empty());
     let mut idle = Vec::new();
@@ -243,8 +241,8 @@ fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> Config {
         jwt_keys_file: jwt(map).map(|file| folder.join(file)),
         tokens_file: map.optional_text("tokens_file").map(|file| folder.join(file)),
         receipt_key_file: map.optional_text("receipt_key_file").map(|file| folder.join(file)),
-        trusted,
-        trusted_header,
+        trusted: layer.trusted.unwrap_or_default(),
+        trusted_header: layer.trusted_header.unwrap_or_default(),
         proxy,
         queue: Some(queue).filter(|_| queues),
         store,

@@ -8,9 +8,6 @@ use hyper::header::HeaderName;
 use hyper::http::uri::Authority;
 use tollgate::internal::document::MapReader;
 use tollgate::internal::identity::Attribute;
-use tollgate::internal::identity::address::TrustedProxies;
-use tollgate::internal::identity::forwarded::ForwardingHeader;
-use tollgate::internal::policy::LayerSettings;
 use tollgate::internal::time::parse_duration;
 
 use crate::config::ListenerTlsFiles;
@@ -39,9 +36,6 @@ pub struct ProxyConfig {
     pub min_body_rate: Option<u32>,
     pub tls: Option<ListenerTlsFiles>,
     pub upstream_tls: UpstreamTls,
-    pub trusted: TrustedProxies,
-    /// The header that trusted proxies write.
-    pub trusted_header: ForwardingHeader,
     /// Client headers that are never forwarded.
     pub strip_headers: Vec<HeaderName>,
 }
@@ -131,17 +125,13 @@ impl ProxyConfig {
             min_body_rate: Some(MIN_BODY_RATE),
             tls: None,
             upstream_tls: UpstreamTls::default(),
-            trusted: TrustedProxies::default(),
-            trusted_header: ForwardingHeader::default(),
             strip_headers: STRIPPED.map(HeaderName::from_static).to_vec(),
         }
     }
 
     /// The settings of the file, whether it names upstreams or not.
-    pub(super) fn read(map: &mut MapReader<'_, '_>, layer: &LayerSettings, folder: &Path) -> ProxyConfig {
+    pub(super) fn read(map: &mut MapReader<'_, '_>, folder: &Path) -> ProxyConfig {
         let mut config = ProxyConfig::with_defaults(upstreams(map));
-        config.trusted = layer.trusted.clone().unwrap_or_default();
-        config.trusted_header = layer.trusted_header.unwrap_or_default();
         if let Some(names) = strip_headers(map) {
             config.strip_headers = names;
         }

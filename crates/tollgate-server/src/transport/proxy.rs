@@ -8,7 +8,6 @@ use std::sync::atomic::AtomicU64;
 use arc_swap::ArcSwap;
 use tollgate::internal::document::{Problem, Problems};
 use tollgate::internal::hold::HoldQueues;
-use tollgate::internal::http::ProxyTrust;
 
 use crate::config::{Balance, ProxyConfig, QueueConfig};
 use crate::connection::{Shutdown, default_workers};
@@ -170,10 +169,6 @@ impl Proxy {
 }
 
 impl RouteSnapshot {
-    fn trust(&self) -> ProxyTrust<'_> {
-        ProxyTrust { proxies: &self.config.trusted, header: self.config.trusted_header }
-    }
-
     fn new(
         gate: &Gate,
         config: ProxyConfig,

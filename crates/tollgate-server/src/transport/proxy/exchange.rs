@@ -24,7 +24,7 @@ use tollgate::internal::verdict::whole_seconds;
 use crate::config::{HostHeader, ProxyConfig};
 use crate::connection::FullResponse;
 use crate::error_response::{self, ErrorFormat};
-use crate::gate::{FieldSelection, GateSnapshot};
+use crate::gate::GateSnapshot;
 use crate::metrics::{RequestStatus, Transport};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
@@ -142,7 +142,7 @@ impl ConnectionContext {
         let may_upgrade = parts.version == Version::HTTP_11;
         let upgrade = if may_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
         let mut upload = Upload::new(body, stall_limits(&parts, &route.config));
-        self.sanitize(&mut parts.headers, &mut upload, &route, &snapshot.fields);
+        self.sanitize(&mut parts.headers, &mut upload, &route, &snapshot);
         let mut request = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
         let decision = self.decide(&mut request).await;
         let ProxyDecision { mut verdict, decided_at: at, sticky, sender } = match decision {
@@ -367,10 +367,10 @@ impl ConnectionContext {
         headers: &mut HeaderMap,
         upload: &mut Upload,
         route: &Arc<RouteSnapshot>,
-        fields: &Arc<FieldSelection>,
+        GateSnapshot { live, fields, .. }: &GateSnapshot,
     ) {
         hop_by_hop::remove_from_request(headers);
-        let origin = match self.peer.is_trusted(&route.config.trusted) {
+        let origin = match self.peer.is_trusted(&live.trusted) {
             true => RequestOrigin::TrustedProxy,
             false => RequestOrigin::Client,
         };
@@ -383,11 +383,11 @@ impl ConnectionContext {
 
     /// Prepares the request for forwarding; returns the protocol that the client requests an upgrade to.
     fn prepare(&self, request: &mut ProxiedRequest) -> Option<HeaderValue> {
-        let ProxiedRequest { parts, host, upload, upgrade, route, .. } = request;
+        let ProxiedRequest { parts, host, upload, upgrade, route, snapshot, .. } = request;
         let protocol = upgrade.take();
         // The API of a third party does not receive the addresses of callers.
         if self.proxy.egress.is_none() {
-            self.peer.write_forwarding_headers(&mut parts.headers, host, route.trust());
+            self.peer.write_forwarding_headers(&mut parts.headers, host, snapshot.live.trust());
         }
         if route.config.host == HostHeader::Keep {
             parts.headers.insert(HOST, host.clone());

@@ -68,7 +68,7 @@ impl ConnectionContext {
         let gate = &self.proxy.gate;
         let policy = &snapshot.policy;
         let fields = &snapshot.fields;
-        let client = self.peer.client(&parts.headers, route.trust());
+        let client = self.peer.client(&parts.headers, snapshot.live.trust());
         let mut hit = request_head::hit(parts, host, client, fields);
         if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
             let encoding = FormEncoding::of(&parts.headers).map_err(IdentifyError::ContentType)?;
