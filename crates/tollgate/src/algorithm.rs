@@ -135,6 +135,28 @@ pub struct Grant {
     pub mark: u64,
 }
 
+/// How a charge differs from the cost that became known later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Correction {
+    /// The cost was right.
+    None,
+    /// So much more is owed.
+    Debt(u64),
+    /// So much is given back.
+    Refund(u64),
+}
+
+impl Grant {
+    /// What makes the charge one of `real_cost`.
+    pub fn correction(&self, real_cost: u64) -> Correction {
+        match real_cost.checked_sub(self.cost) {
+            Some(0) => Correction::None,
+            Some(more) => Correction::Debt(more),
+            None => Correction::Refund(self.cost - real_cost),
+        }
+    }
+}
+
 /// Numbers below a bound that look random and are the same in every run.
 #[cfg(test)]
 fn repeatable_draws() -> impl FnMut(u64) -> u64 {

@@ -12,11 +12,13 @@ use crate::algorithm::{Admission, Decision, Grant, Quota};
 use crate::fingerprint::Fingerprint;
 use crate::store::central::CentralCounter;
 
+mod apply;
 pub mod central;
 mod counter_key;
 pub mod memory;
 mod receipt;
 
+pub use apply::{ChargeOpKind, apply};
 pub use counter_key::{CounterKey, KeyPart, Sensitivity};
 pub use memory::MemoryStore;
 pub use receipt::{ChargeReceipt, ReceiptItem};

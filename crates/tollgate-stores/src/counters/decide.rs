@@ -4,7 +4,7 @@
 
 use tollgate::Time;
 use tollgate::internal::algorithm::{Algorithm as _, QuotaState};
-use tollgate::internal::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
+use tollgate::internal::store::{Charge, ChargeOpKind, DeniedHits, Enforcement, ReceiptItem, apply};
 
 use super::request::{ChargeMode, ChargeResult};
 
@@ -18,32 +18,24 @@ pub struct DecidedCharge {
 /// Decides one charge, and changes the state as far as `mode` permits.
 pub fn charge(charge: &Charge, mode: ChargeMode, state: &mut QuotaState, now: Time) -> DecidedCharge {
     let quota = &charge.quota;
-    let cost = charge.cost;
-    let decision = quota.decide(state, now, cost);
-    let reset_after = quota.expires_at(state).since(now);
-    let before = LimitOutcome { decision, remaining: decision.left, reset_after, grant: None };
-    let mut outcome = before;
-    let changed = match (decision.is_allowed(), mode) {
-        (true, ChargeMode::Charge) => {
-            quota.charge(state, now, cost);
-            outcome.remaining = decision.left.saturating_sub(cost);
-            outcome.grant = Some(quota.grant(state, now, cost));
-            true
-        }
-        (false, ChargeMode::Charge | ChargeMode::CountDenied)
-            if charge.denied_hits == DeniedHits::Counted =>
-        {
-            quota.drain(state, now, cost);
-            outcome.decision = quota.decide(state, now, cost); // the wait has grown
-            outcome.remaining = outcome.decision.left;
-            true
-        }
-        _ => false,
+    let (before, _) = apply(quota, state, now, charge.cost, ChargeOpKind::Peek);
+    let (mut outcome, changed) = match kind(charge, mode) {
+        ChargeOpKind::Peek => (before, false),
+        kind => apply(quota, state, now, charge.cost, kind),
     };
-    if changed {
-        outcome.reset_after = quota.expires_at(state).since(now);
+    if let Some(grant) = &mut outcome.grant {
+        grant.mark = quota.mark(state);
     }
     DecidedCharge { result: ChargeResult { outcome, before: Some(before) }, changed }
+}
+
+fn kind(charge: &Charge, mode: ChargeMode) -> ChargeOpKind {
+    match (mode, charge.denied_hits) {
+        (ChargeMode::Charge, DeniedHits::Free) => ChargeOpKind::Charge,
+        (ChargeMode::Charge, DeniedHits::Counted) => ChargeOpKind::ChargeOrDrain,
+        (ChargeMode::CountDenied, DeniedHits::Counted) => ChargeOpKind::Drain,
+        (ChargeMode::CountDenied, DeniedHits::Free) | (ChargeMode::Peek, _) => ChargeOpKind::Peek,
+    }
 }
 
 /// Decides the charges of one partition: applies all that are enforced, or none.
@@ -64,11 +56,6 @@ pub fn charge_all(
 
 /// Corrects a charge after the fact: the difference is refunded, or added as debt.
 pub fn settle(item: &ReceiptItem, real_cost: u64, state: &mut QuotaState, now: Time) {
-    let quota = &item.quota;
-    let grant = &item.grant;
     let real_cost = item.unit_cost.saturating_mul(real_cost);
-    match real_cost.checked_sub(grant.cost) {
-        Some(more) => quota.add_debt(state, now, more),
-        None => quota.refund(state, grant, grant.cost - real_cost, now),
-    }
+    item.quota.correct(state, &item.grant, real_cost, now);
 }

@@ -9,7 +9,9 @@ use crate::algorithm::sliding_compact::{SlidingCompact, StepCounts as _};
 use crate::algorithm::sliding_counter::{SlidingCounter, SlidingCounterState};
 use crate::algorithm::sliding_log::{Log, SlidingLog};
 use crate::algorithm::tiered_window::TieredWindow;
-use crate::algorithm::{Algorithm, Decision, Grant, Steps, concurrency, sliding_log, token_bucket};
+use crate::algorithm::{
+    Algorithm, Correction, Decision, Grant, Steps, concurrency, sliding_log, token_bucket,
+};
 use crate::limit::{Limit, Shape};
 use crate::time::{Time, nanos_of};
 
@@ -134,6 +136,15 @@ impl Quota {
     /// The grant of a charge at `now`, given the state after it.
     pub fn grant(&self, state: &QuotaState, now: Time, cost: u64) -> Grant {
         Grant { at: self.counted_at(state, now), cost, mark: self.mark(state) }
+    }
+
+    /// Makes a charge one of `real_cost`.
+    pub fn correct(&self, state: &mut QuotaState, grant: &Grant, real_cost: u64, now: Time) {
+        match grant.correction(real_cost) {
+            Correction::None => {}
+            Correction::Debt(more) => self.add_debt(state, now, more),
+            Correction::Refund(less) => self.refund(state, grant, less, now),
+        }
     }
 
     /// The state as a single number, where it is one; otherwise the step that was charged.

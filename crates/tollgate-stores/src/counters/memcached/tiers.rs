@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollgate::Time;
-use tollgate::internal::algorithm::Admission;
 use tollgate::internal::algorithm::tiered_window::TieredWindow;
+use tollgate::internal::algorithm::{Admission, Correction};
 use tollgate::internal::limit::{Levels, Limit, Shape};
 use tollgate::internal::store::{Charge, DeniedHits, ReceiptItem};
 
@@ -97,12 +97,12 @@ impl TierSums {
         let target = self.target(name, &item.counter().limit, timing.now)?;
         let step = target.step_at(item.grant.at);
         let real_cost = item.unit_cost.saturating_mul(real_cost);
-        match real_cost.checked_sub(item.grant.cost) {
-            Some(0) => Ok(()),
-            Some(more) => target.add_debt(more, timing).await,
-            None if step < target.oldest_step() => Ok(()),
-            None => {
-                let subtracts = target.subtracts(step, item.grant.cost - real_cost);
+        match item.grant.correction(real_cost) {
+            Correction::None => Ok(()),
+            Correction::Debt(more) => target.add_debt(more, timing).await,
+            Correction::Refund(_) if step < target.oldest_step() => Ok(()),
+            Correction::Refund(less) => {
+                let subtracts = target.subtracts(step, less);
                 target.server.execute(subtracts, timing.deadline).await.map(|_| ())
             }
         }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tollgate::Time;
 use tollgate::internal::Limit;
-use tollgate::internal::algorithm::QuotaState;
 use tollgate::internal::algorithm::fixed_window::FixedWindowState;
 use tollgate::internal::algorithm::sliding_counter::SlidingCounterState;
+use tollgate::internal::algorithm::{Correction, QuotaState};
 use tollgate::internal::store::{Charge, DeniedHits, ReceiptItem};
 
 use super::closed_windows::ClosedWindows;
@@ -49,6 +49,32 @@ struct WindowTarget<'p> {
     now: Time,
 }
 
+/// What a charge adds to its window before the decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ChargePlan {
+    /// Nothing: the charge changes no counter.
+    Read,
+    /// The cost, which is subtracted again if it is denied. A cost that was recently denied is read first.
+    AddIfAllowed,
+    /// This much of the cost of a hit that counts even if it is denied; what is above the limit is subtracted again.
+    AddAtMost(u64),
+}
+
+impl ChargePlan {
+    fn of(charge: &Charge, limit: &Limit, mode: ChargeMode) -> ChargePlan {
+        let count = limit.rate().count();
+        match (mode, charge.denied_hits) {
+            (ChargeMode::Charge | ChargeMode::CountDenied, DeniedHits::Counted) => {
+                ChargePlan::AddAtMost(charge.cost.min(count))
+            }
+            (ChargeMode::Charge, DeniedHits::Free) if charge.cost <= count => ChargePlan::AddIfAllowed,
+            (ChargeMode::Charge | ChargeMode::CountDenied, DeniedHits::Free) | (ChargeMode::Peek, _) => {
+                ChargePlan::Read
+            }
+        }
+    }
+}
+
 impl Windows {
     /// Decides a charge, and applies it as far as `mode` permits.
     pub async fn charge(
@@ -61,27 +87,26 @@ impl Windows {
     ) -> Result<ChargeResult, StoreError> {
         let limit = &charge.counter().limit;
         let target = self.target(kind, name, limit, timing.now);
-        let counted = charge.denied_hits == DeniedHits::Counted;
-        let fits = charge.cost <= limit.rate().count();
-        let amount = match mode {
-            ChargeMode::Charge if fits => charge.cost,
-            ChargeMode::Charge | ChargeMode::CountDenied if counted => charge.cost.min(limit.rate().count()),
-            _ => 0,
-        };
-        let adds_first = mode == ChargeMode::Charge && fits && !counted;
-        if adds_first && self.denied.is_likely_denied(target.name, charge.cost) {
+        let plan = ChargePlan::of(charge, limit, mode);
+        if plan == ChargePlan::AddIfAllowed && self.denied.is_likely_denied(target.name, charge.cost) {
             let peek = |state: &mut QuotaState| decide::charge(charge, ChargeMode::Peek, state, timing.now);
             let peeked = self.add_and_decide(&target, 0, timing, peek).await?.result;
             if !peeked.outcome.decision.is_allowed() {
                 return Ok(peeked);
             }
         }
+        let amount = match plan {
+            ChargePlan::Read => 0,
+            ChargePlan::AddIfAllowed => charge.cost,
+            ChargePlan::AddAtMost(amount) => amount,
+        };
         let run = |state: &mut QuotaState| decide::charge(charge, mode, state, timing.now);
         let charged = self.add_and_decide(&target, amount, timing, run).await?.result;
-        match charged.outcome.decision.is_allowed() {
-            true if adds_first => self.denied.record_allowed(target.name, charge.cost),
-            false if adds_first => self.denied.record_denied(target.name, charge.cost),
-            _ => {}
+        if plan == ChargePlan::AddIfAllowed {
+            match charged.outcome.decision.is_allowed() {
+                true => self.denied.record_allowed(target.name, charge.cost),
+                false => self.denied.record_denied(target.name, charge.cost),
+            }
         }
         Ok(charged)
     }
@@ -98,13 +123,13 @@ impl Windows {
         let target = self.target(kind, name, limit, timing.now);
         let weighted_cost = item.unit_cost.saturating_mul(real_cost);
         let max_debt = limit.rate().count().saturating_mul(2);
-        match weighted_cost.checked_sub(item.grant.cost) {
-            Some(0) => Ok(()),
-            Some(more) => {
+        match item.grant.correction(weighted_cost) {
+            Correction::None => Ok(()),
+            Correction::Debt(more) => {
                 let settle = |state: &mut QuotaState| decide::settle(item, real_cost, state, timing.now);
                 self.add_and_decide(&target, more.min(max_debt), timing, settle).await
             }
-            None => self.refund(&target, item.grant.at, item.grant.cost - weighted_cost, timing).await,
+            Correction::Refund(less) => self.refund(&target, item.grant.at, less, timing).await,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ring::digest;
 use tollgate::Time;
 use tollgate::internal::Limit;
-use tollgate::internal::algorithm::{Admission, Decision, Grant};
+use tollgate::internal::algorithm::{Admission, Correction, Decision, Grant};
 use tollgate::internal::store::{Charge, DeniedHits, Enforcement, LimitOutcome, ReceiptItem};
 
 use super::resp::{CommandWriter, RedisReply};
@@ -91,8 +91,12 @@ impl<'c> ScriptEntry<'c> {
 
     /// Corrects a cost to `real_cost` units of the hit.
     pub(super) fn settle(name: &'c str, item: &'c ReceiptItem, real_cost: u64) -> ScriptEntry<'c> {
-        let real = item.unit_cost.saturating_mul(real_cost).min(MAX_COST) as i64;
-        let cost = real - item.grant.cost.min(MAX_COST) as i64;
+        let real_cost = item.unit_cost.saturating_mul(real_cost).min(MAX_COST);
+        let cost = match item.grant.correction(real_cost) {
+            Correction::None => 0,
+            Correction::Debt(more) => more.min(MAX_COST) as i64,
+            Correction::Refund(less) => -(less.min(MAX_COST) as i64),
+        };
         let grant = format!("{} {}", item.grant.at.nanos() / 1000, item.grant.mark);
         ScriptEntry { name, limit: &item.counter().limit, cost, flags: 0, grant }
     }

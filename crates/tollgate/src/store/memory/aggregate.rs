@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm as _, Grant, Quota};
+use crate::algorithm::{Algorithm as _, Correction, Grant, Quota};
 use crate::store::memory::SHARDS;
 use crate::time::Time;
 
@@ -131,13 +131,14 @@ impl AggregateCells {
 
     /// Corrects a grant to the real cost.
     pub(super) fn settle(&mut self, quota: &Quota, grant: &Grant, real_cost: u64, now: Time) {
-        if let Some(more) = real_cost.checked_sub(grant.cost) {
-            if more > 0 {
+        let less = match grant.correction(real_cost) {
+            Correction::None => return,
+            Correction::Debt(more) => {
                 self.add(quota, more, now);
+                return;
             }
-            return;
-        }
-        let less = grant.cost - real_cost;
+            Correction::Refund(less) => less,
+        };
         let limit = hash(quota);
         match grant.mark {
             // Parts are rounded up: ⌈real⌉ + ⌈less⌉ may be one more than the ⌈real + less⌉ that was charged. With one

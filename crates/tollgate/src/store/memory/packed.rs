@@ -11,11 +11,12 @@ use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::algorithm::sliding_counter::SlidingCounter;
 use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW, Quota, QuotaState};
 use crate::limit::{Limit, WindowStart};
-use crate::store::LimitOutcome;
+pub(crate) use crate::store::ChargeOpKind;
 use crate::store::memory::layout::{
     ClassSummary, Layout, low_bits, pack_counts, pack_window, unpack_counts, unpack_window,
 };
 use crate::store::memory::used_fraction::UsedFraction;
+use crate::store::{LimitOutcome, apply};
 use crate::time::{Period, Time};
 
 /// The encoding of a slot's eight bytes, and the size of the limit.
@@ -240,18 +241,6 @@ impl ChargeOp<'_> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ChargeOpKind {
-    /// Charge the cost if it is allowed.
-    Charge,
-    /// Charge the cost if it is allowed; count it against the limit if it is denied.
-    ChargeOrDrain,
-    /// Count the cost against the limit if it is denied; charge nothing if it is allowed.
-    Drain,
-    /// Change nothing.
-    Peek,
-}
-
 /// Result of an operation on a packed state.
 pub(crate) struct PackedUpdate {
     pub(crate) outcome: LimitOutcome,
@@ -337,31 +326,9 @@ impl ChargeOp<'_> {
         outcome
     }
 
-    /// Decides, and changes the state as the operation demands; returns whether it has changed.
     #[inline]
     fn run<A: Algorithm>(&self, algorithm: &A, state: &mut A::State) -> (LimitOutcome, bool) {
-        let ChargeOp { cost, kind, now, .. } = *self;
-        let decision = algorithm.decide(state, now, cost);
-        let mut outcome =
-            LimitOutcome { decision, remaining: decision.left, reset_after: Duration::ZERO, grant: None };
-        let changed = match (decision.is_allowed(), kind) {
-            (true, ChargeOpKind::Charge | ChargeOpKind::ChargeOrDrain) => {
-                algorithm.charge(state, now, cost);
-                outcome.remaining = decision.left.saturating_sub(cost);
-                let at = algorithm.counted_at(state, now);
-                outcome.grant = Some(Grant { at, cost, mark: 0 });
-                true
-            }
-            (false, ChargeOpKind::ChargeOrDrain | ChargeOpKind::Drain) => {
-                algorithm.drain(state, now, cost);
-                outcome.decision = algorithm.decide(state, now, cost); // the wait has grown
-                outcome.remaining = outcome.decision.left;
-                true
-            }
-            _ => false,
-        };
-        outcome.reset_after = algorithm.expires_at(state).since(now);
-        (outcome, changed)
+        apply(algorithm, state, self.now, self.cost, self.kind)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Corrections of charges after the fact: refunds, and costs that became known later.
 
-use crate::algorithm::{Algorithm as _, Grant, Quota, QuotaState};
+use crate::algorithm::{Algorithm as _, Correction, Grant, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::aggregate::is_from_cell;
 use crate::store::memory::classes::WIDE;
@@ -32,13 +32,13 @@ impl MemoryStore {
         real_cost: u64,
         now: Time,
     ) {
+        if grant.correction(real_cost) == Correction::None {
+            return;
+        }
         if is_from_cell(grant) {
             return self.lock(shard_of(fingerprint)).aggregate.settle(quota, grant, real_cost, now);
         }
-        self.change(fingerprint, quota, now, |state| match real_cost.checked_sub(grant.cost) {
-            Some(more) => quota.add_debt(state, now, more),
-            None => quota.refund(state, grant, grant.cost - real_cost, now),
-        });
+        self.change(fingerprint, quota, now, |state| quota.correct(state, grant, real_cost, now));
     }
 
     /// Changes the state of a key, or a fresh state if it is not stored.
