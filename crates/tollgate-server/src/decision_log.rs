@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, Thread};
 use std::time::Duration;
 use std::{fmt, io};
@@ -15,6 +15,7 @@ use std::{fmt, io};
 use tollgate::internal::algorithm::Quota;
 use tollgate::internal::engine::LoggedKey;
 use tollgate::internal::fingerprint::Fingerprint;
+use tollgate::internal::lock;
 use tollgate::internal::rule::RuleId;
 use tollgate::internal::verdict::{Reason, VerdictId};
 use tollgate::internal::{EngineCore, EngineVerdict, Limit, hit};
@@ -219,7 +220,7 @@ impl DecisionLog {
     pub fn close(&self) {
         self.thread.is_closing.store(true, Ordering::Release);
         self.thread.handle.unpark();
-        let ended = self.thread.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = lock(&self.thread.ended);
         if ended.recv_timeout(CLOSE_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
             tracing::warn!("the last lines of the decision log could not be written in time");
         }

@@ -6,7 +6,7 @@
 //! is sent over verified TLS or to this machine, and never logged.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::Time;
+use tollgate::internal::lock;
 use tollgate::internal::time::format_duration;
 use tollgate_stores::rules::AnnouncedNode;
 
@@ -117,7 +118,7 @@ impl Fleet {
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, KnownNodes> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.known)
     }
 
     /// All nodes in the database; those that were known last if it does not answer.

@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -16,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tollgate::Time;
 use tollgate::internal::ban::{Ban, BanSource, ViolationCounter, Violations};
 use tollgate::internal::identity::Key;
+use tollgate::internal::lock;
 use tollgate_stores::counters::StoreError;
 use tollgate_stores::counters::violations::{BanEvent, SharedBans, ViolationOutcome};
 
@@ -238,7 +239,7 @@ impl FleetBanSync {
     }
 
     fn lock(&self) -> MutexGuard<'_, PendingBanEvents> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 }
 

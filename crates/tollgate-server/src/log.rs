@@ -4,10 +4,12 @@
 //! escape sequences could not be told from those of a client.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::{error, fmt};
+
+use tollgate::internal::lock;
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -104,12 +106,12 @@ pub fn install() {
 /// The settings in force.
 pub fn settings() -> LogSettings {
     let installed = INSTALLED.get();
-    installed.map(|log| *log.settings.lock().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
+    installed.map(|log| *lock(&log.settings)).unwrap_or_default()
 }
 
 pub fn set(settings: LogSettings) {
     let Some(log) = INSTALLED.get() else { return };
-    let mut in_force = log.settings.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut in_force = lock(&log.settings);
     IS_JSON.store(settings.format == LogFormat::Json, Ordering::Relaxed);
     if let Err(error) = log.targets.reload(settings.level.targets()) {
         tracing::error!(error = &error as &dyn error::Error, "the level of the log cannot be changed");

@@ -1,7 +1,9 @@
 //! Rate limit of log lines that clients can cause.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use tollgate::internal::lock;
 
 const WINDOW: Duration = Duration::from_secs(10);
 /// Lines per window; further ones are only counted.
@@ -34,7 +36,7 @@ impl LogLimiter {
     }
 
     fn permit_at(&self, now: Instant) -> Option<LogPermit> {
-        let mut window = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = lock(&self.0);
         let is_over = window.start.is_none_or(|start| now.saturating_duration_since(start) >= WINDOW);
         if is_over {
             window.start = Some(now);

@@ -4,7 +4,7 @@
 //! is accepted only once.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -17,6 +17,7 @@ use tollgate::Time;
 use tollgate::internal::algorithm::{Grant, Quota};
 use tollgate::internal::fingerprint::Fingerprint;
 use tollgate::internal::limit::Shape;
+use tollgate::internal::lock;
 use tollgate::internal::rule::Rule;
 use tollgate::internal::store::central::{CentralCounter, CounterId};
 use tollgate::internal::store::{ChargeReceipt, CounterKey, KeyPart, ReceiptItem, Sensitivity};
@@ -165,7 +166,7 @@ impl Receipts {
     }
 
     fn mark_used(&self, id: Id, now: Time) -> Result<(), ReceiptError> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = lock(&self.used);
         if now.since(used.since) >= MAX_AGE {
             used.previous = std::mem::take(&mut used.current);
             used.since = now;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use tollgate::Time;
 use tollgate::internal::PolicySnapshot;
 use tollgate::internal::identity::Key;
+use tollgate::internal::lock;
 use tollgate::internal::rule::Rule;
 use tollgate_stores::rules::local_copy::{ChangeDigest, CopyError, LocalCopy};
 use tollgate_stores::rules::{
@@ -285,6 +286,6 @@ impl RulesFollower {
     }
 
     fn state(&self) -> MutexGuard<'_, FollowerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

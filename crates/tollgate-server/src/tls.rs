@@ -4,8 +4,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use tollgate::internal::lock;
 
 use anyhow::{Context, anyhow};
 use arc_swap::ArcSwap;
@@ -52,7 +54,7 @@ impl ListenerTls {
 
     /// Why the files cannot be used, if they cannot: those before them are in force.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trouble).clone()
     }
 
     /// Reloads the files when they change, until the shutdown.
@@ -61,7 +63,7 @@ impl ListenerTls {
         let take = || {
             let taken = read(&self.files, self.alpn).map(|config| self.in_force.store(Arc::new(config)));
             let trouble = taken.as_ref().err().map(|error| format!("{error:#}"));
-            *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+            *lock(&self.trouble) = trouble;
             taken
         };
         reload_on_change(files, take, shutdown).await;

@@ -36,6 +36,14 @@ impl<K: Eq + Hash, V> RecentMap<K, V> {
         self.current.get_mut(key).or_else(|| self.previous.get_mut(key))
     }
 
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.current.remove(key);
+        self.previous.remove(key);
+    }
+
     /// Returns the generation that is forgotten, if any: it is large, and may be dropped without the caller's lock.
     pub fn insert(&mut self, key: K, value: V) -> Option<HashMap<K, V>> {
         let is_full = self.current.len() >= self.max_keys && !self.current.contains_key(&key);

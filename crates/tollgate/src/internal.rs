@@ -5,6 +5,7 @@ pub use crate::enforce::Enforce;
 pub use crate::engine::{EngineCore, EngineSetup};
 pub use crate::limit::{Limit, Rate, Shape};
 pub use crate::policy::PolicySnapshot;
+pub use crate::sync::lock;
 pub use crate::verdict::EngineVerdict;
 
 macro_rules! expose {

@@ -23,7 +23,7 @@ pub(crate) fn spin() {
 }
 
 /// Locks, ignoring poison: every critical section leaves a consistent state even if it panics.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     begin_section();
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
 //! Open connections by listener, for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use tollgate::internal::lock;
 
 /// The listeners of a node.
 #[derive(Default)]
@@ -18,14 +20,14 @@ impl OpenConnections {
     /// The gauge of a listener that begins to listen.
     pub fn gauge(&self, listener: &'static str) -> ConnectionGauge {
         let gauge = ConnectionGauge::default();
-        let mut listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = lock(&self.0);
         listeners.push((listener, gauge.clone()));
         gauge
     }
 
     /// Each listener with its number of open connections.
     pub fn by_listener(&self) -> Vec<(&'static str, u64)> {
-        let listeners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let listeners = lock(&self.0);
         listeners.iter().map(|(listener, gauge)| (*listener, gauge.0.load(Ordering::Relaxed))).collect()
     }
 }

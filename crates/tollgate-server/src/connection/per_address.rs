@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use tollgate::internal::lock;
 
 use crate::log_rate::LogLimiter;
 
@@ -44,7 +46,7 @@ impl AddressLimiter {
             return Some(AddressSlot(None));
         };
         let address = network(peer);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         let count = open.entry(address).or_default();
         if *count < max {
             *count += 1;
@@ -74,7 +76,7 @@ pub struct AddressSlot(Option<(Arc<AddressLimiter>, IpAddr)>);
 impl Drop for AddressSlot {
     fn drop(&mut self) {
         let Some((table, address)) = self.0.take() else { return };
-        let mut open = table.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&table.open);
         if let Entry::Occupied(mut entry) = open.entry(address) {
             *entry.get_mut() -= 1;
             if *entry.get() == 0 {

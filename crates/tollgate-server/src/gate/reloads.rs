@@ -1,9 +1,10 @@
 //! Reloads of the configuration file, by result.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use tollgate::Time;
+use tollgate::internal::lock;
 
 /// Written by the thread that reloads the file, read by health and metrics. Relaxed: nothing else is inferred from
 /// these values.
@@ -49,7 +50,7 @@ impl Reloads {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<String>> {
-        self.rejection.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rejection)
     }
 
     pub fn applied(&self) -> u64 {

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tollgate::internal::PolicySnapshot;
+use tollgate::internal::lock;
 use tollgate::internal::rule::{RuleId, RuleInForce};
 use tollgate::internal::rule_stats::RuleCounts;
 
@@ -35,7 +36,7 @@ pub(super) struct SelectedRules<'p> {
 impl RuleSeries {
     /// Selects among the rules of several policies; their ids differ.
     pub(super) fn select<'p>(&self, policies: &[&'p PolicySnapshot]) -> SelectedRules<'p> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.0);
         // A database may have a million rules: of these, only those with hits.
         let shown = |rule: &&Arc<RuleInForce>| !rule.is_added() || rule.counts() != RuleCounts::default();
         let rules = || policies.iter().flat_map(|policy| policy.rules().iter()).filter(shown);

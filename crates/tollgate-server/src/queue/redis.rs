@@ -2,11 +2,12 @@
 //! by another node.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tollgate::Time;
+use tollgate::internal::lock;
 use tollgate_stores::counters::redis::{RedisAddress, RedisClient, RedisReply};
 
 use crate::queue::{
@@ -230,7 +231,7 @@ impl RedisQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, ActiveDeliveries> {
-        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.deliveries)
     }
 }
 

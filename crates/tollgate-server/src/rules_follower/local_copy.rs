@@ -12,6 +12,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tollgate::Time;
+use tollgate::internal::lock;
 use tollgate_stores::rules::local_copy::{self, ChangeDigest, CopyError, LocalCopy, MAX_PAST, NewCopy};
 use tollgate_stores::rules::{ChangeFeed, DbError, ItemChange, RulesDb, StoredItem, Version};
 
@@ -109,7 +110,7 @@ impl CopyWriter {
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, PendingChanges> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pending)
     }
 }
 
@@ -303,7 +304,7 @@ async fn copy_all(
         let writing = Arc::clone(&writing);
         let failed = Arc::clone(&failed);
         move |batch: Vec<StoredItem>, _| {
-            let mut writing = writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut writing = lock(&writing);
             if writing.result.is_ok() {
                 writing.result = writing.new.put(batch);
                 writing.result.is_err().then(|| failed.notify_one());

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use tollgate::Time;
+use tollgate::internal::lock;
 
 use crate::gate::Gate;
 use crate::state::StateLog;
@@ -60,11 +61,11 @@ impl Saving {
     }
 
     pub fn status(&self) -> SaveStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.status).clone()
     }
 
     fn set(&self, status: SaveStatus) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *lock(&self.status) = status;
     }
 }
 

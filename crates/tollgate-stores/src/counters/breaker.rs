@@ -6,8 +6,10 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+use tollgate::internal::lock;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -119,7 +121,7 @@ impl Breaker {
     pub fn record_failure(&self, reason: &str) {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let has_lasted = {
-            let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut since = lock(&self.failing_since);
             if failures == 1 {
                 *since = Instant::now();
             }
@@ -237,7 +239,7 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, BreakerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -7,10 +7,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
+use tollgate::internal::lock;
 use tollgate::internal::store::{Charge, ReceiptItem};
 
 use self::working_set::WorkingSet;
@@ -174,7 +175,7 @@ impl<C: CasStore + 'static> PartitionExecutor<C> {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, VecDeque<TransactionJob>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 }
 

@@ -12,10 +12,11 @@ mod schema;
 mod word_codes;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tollgate::Time;
+use tollgate::internal::lock;
 
 use crate::rules::change_set::{OpenSet, REVERT_BATCH, SetRollback};
 use crate::rules::edit::next_batch;
@@ -31,6 +32,7 @@ const WAL_TRUNCATE_CHANGES: usize = 10_000;
 #[derive(Debug)]
 pub struct SqliteDb {
     path: PathBuf,
+    // After a panic a lock may still be taken: the transaction of that thread is rolled back.
     writer: Mutex<Connection>,
     reader: Mutex<Connection>,
 }
@@ -273,11 +275,6 @@ fn apply_edits(
     }
     set.summary.add(count, &changes);
     Ok(changes)
-}
-
-// A poisoned lock is safe: the transaction of a thread that panicked is rolled back.
-fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
-    connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl From<rusqlite::Error> for DbError {

@@ -1,37 +1,62 @@
 //! Cache of the counts of windows that have ended: they no longer change, so they are read once.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-/// Counters in the cache.
-const MAX_COUNTERS: usize = 100_000;
+use tollgate::internal::lock;
+
+use crate::recent_map::RecentMap;
+
+/// Counters in each generation of the cache.
+const MAX_COUNTERS: usize = 50_000;
 
 /// The last ended window of each counter, with its count.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ClosedWindows {
-    counts: Mutex<HashMap<String, (u64, u64)>>,
+    counts: Mutex<RecentMap<String, (u64, u64)>>,
+}
+
+impl Default for ClosedWindows {
+    fn default() -> ClosedWindows {
+        ClosedWindows { counts: Mutex::new(RecentMap::new(MAX_COUNTERS)) }
+    }
 }
 
 impl ClosedWindows {
     /// The final count of a window, if it is cached.
     pub fn get(&self, name: &str, window: u64) -> Option<u64> {
-        self.lock().get(name).filter(|(known, _)| *known == window).map(|(_, count)| *count)
+        let mut counts = lock(&self.counts);
+        counts.get_mut(name).filter(|(known, _)| *known == window).map(|(_, count)| *count)
     }
 
     pub fn insert(&self, name: &str, window: u64, count: u64) {
-        let mut counts = self.lock();
-        let is_full = counts.len() >= MAX_COUNTERS && !counts.contains_key(name);
-        let old = is_full.then(|| std::mem::take(&mut *counts)); // only costs another read
-        counts.insert(name.to_owned(), (window, count));
+        let mut counts = lock(&self.counts);
+        let forgotten = counts.insert(name.to_owned(), (window, count)); // only costs another read
         drop(counts);
-        drop(old); // without the lock: it is large
+        drop(forgotten); // without the lock: it is large
     }
 
     pub fn forget(&self, name: &str) {
-        self.lock().remove(name);
+        lock(&self.counts).remove(name);
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (u64, u64)>> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A regression: a full cache was cleared, so that every counter was read once more.
+    #[test]
+    fn a_full_cache_keeps_the_counters_in_use() {
+        let closed = ClosedWindows::default();
+        for n in 0..=4 * MAX_COUNTERS {
+            closed.insert(&n.to_string(), 7, 1);
+            if n.is_multiple_of(MAX_COUNTERS / 2) {
+                assert_eq!(closed.get("0", 7), Some(1), "forgotten after {n} others");
+            }
+        }
+        assert_eq!(closed.get("1", 7), None);
+        assert_eq!(closed.get("0", 8), None, "another window");
+        closed.forget("0");
+        assert_eq!(closed.get("0", 7), None);
     }
 }

@@ -4,7 +4,9 @@
 //! fit would do that with every attempt and starve callers whose costs do fit. So it adds once, is denied, and then
 //! reads first. An entry decides nothing: it selects between one round trip and two.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use tollgate::internal::lock;
 
 use crate::recent_map::RecentMap;
 
@@ -49,7 +51,7 @@ impl DeniedCosts {
     }
 
     fn lock(&self) -> MutexGuard<'_, RecentMap<String, u64>> {
-        self.least.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.least)
     }
 }
 

@@ -3,8 +3,10 @@
 //! When a reply arrives, the server's clock has passed the time in it, so each reply gives a lower bound of the offset
 //! between the clocks. The largest recent bound is used: a deadline computed with it is never later than the caller's.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
+
+use tollgate::internal::lock;
 
 use tokio::time::Instant;
 
@@ -40,14 +42,14 @@ impl ServerClock {
 
     /// Replaces the bounds by those of `seen`, which may be of another server.
     pub(super) fn replace(&self, seen: &ServerClock) {
-        let seen = *seen.bounds.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.bounds.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        let seen = *lock(&seen.bounds);
+        *lock(&self.bounds) = seen;
     }
 
     /// The server's clock showed `server_us` at some time before `now`.
     pub(super) fn observe(&self, server_us: u64, now: Instant) {
         let bound = i64::try_from(server_us).unwrap_or(i64::MAX) - self.local_us(now);
-        let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bounds = lock(&self.bounds);
         if now.saturating_duration_since(bounds.since) > BOUND_LIFETIME {
             *bounds = OffsetBounds { since: now, current: None, before: bounds.current };
         }
@@ -56,7 +58,7 @@ impl ServerClock {
 
     /// Lower bound of the server's clock when ours shows `local`; `None` without an observation.
     pub(super) fn lower_bound_at(&self, local: Instant) -> Option<u64> {
-        let bounds = *self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let bounds = *lock(&self.bounds);
         let bound = bounds.current.max(bounds.before)?;
         u64::try_from(bound.saturating_add(self.local_us(local))).ok()
     }
