@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tollgate::Clock;
-use tollgate::internal::EngineCore;
 use tollgate::internal::changes::Changes;
 use tollgate::internal::document::{Problem, Problems};
 use tollgate::internal::engine::EngineSetup;
-use tollgate::internal::policy::KeyVisibility;
+use tollgate::internal::{EngineCore, shared_secret};
 use tollgate_stores::counters::central::CentralStore;
-use tollgate_stores::counters::name::{NameHash, Naming};
+use tollgate_stores::counters::name::{NameHash, Naming, read_secret};
 
 use crate::client::{self, ClientError};
 use crate::config::{Config, StoreConfig, StoreKeys};
@@ -27,7 +26,7 @@ use crate::receipt::Receipts;
 use crate::state::{self, FolderLock, StateFile};
 use crate::tokens::{self, Tokens};
 use crate::transport::proxy::Proxy;
-use tollgate::internal::ticket::{KeyScope, Tickets, shared_secret};
+use tollgate::internal::ticket::{KeyScope, Tickets};
 
 /// A gate with the saved state of the last run.
 pub fn gate(config: &mut Config, text: String, state: Option<&StateFile>) -> Result<Gate, Problems> {
@@ -108,26 +107,12 @@ pub fn naming(keys: &StoreKeys) -> Result<Naming, Problem> {
         Some(path) => NameHash::keyed(&name_secret(path)?),
         None => NameHash::Unkeyed,
     };
-    Ok(match keys.visibility {
-        KeyVisibility::All => Naming::Plain,
-        KeyVisibility::Public => Naming::Sensitive(hash),
-        KeyVisibility::None => Naming::Hashed(hash),
-    })
+    Ok(Naming::new(keys.visibility, hash))
 }
 
 fn name_secret(path: &Path) -> Result<Vec<u8>, Problem> {
-    let problem = |why: String| Problem::new(None, "store_secret_file", format!("{}: {why}", path.display()));
-    let secret = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
-    match secret.trim_ascii() {
-        short if short.len() < MIN_SECRET_BYTES => {
-            Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
-        }
-        secret => Ok(secret.to_vec()),
-    }
+    read_secret(path).map_err(|why| Problem::new(None, "store_secret_file", why))
 }
-
-/// Minimum length of the secret that hashes names: the key length of the hash.
-const MIN_SECRET_BYTES: usize = 32;
 
 /// The proxy, if the configuration names upstreams.
 pub fn proxy(gate: &Arc<Gate>, config: &Config) -> Result<Option<Arc<Proxy>>, Problems> {

@@ -14,7 +14,7 @@ use tollgate::internal::identity::forwarded::ForwardingHeader;
 #[cfg(feature = "_store")]
 use tollgate::internal::policy::KeyVisibility;
 #[cfg(feature = "tickets")]
-use tollgate::internal::ticket::{KeyScope, Tickets, shared_secret};
+use tollgate::internal::ticket::{KeyScope, Tickets};
 use tollgate::internal::{core_of, layer_settings_of, snapshot_of};
 use tollgate::{Clock, Engine, EngineBuilder, EngineError, HeaderStyle, Hit, Policy, RulesError};
 
@@ -322,7 +322,7 @@ impl TicketKey {
                 (std::fs::read(&path).map_err(problem)?, format!("{}: ", path.display()))
             }
         };
-        let secret = shared_secret(&secret)
+        let secret = tollgate::internal::shared_secret(&secret)
             .map_err(|why| LayerError::TicketKey(format!("{place}the secret {why}")))?;
         Ok(Tickets::new(secret, KeyScope::Fleet))
     }

@@ -1,6 +1,5 @@
 //! Counters on servers that several processes share.
 
-use std::fs;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::{ChargeReceipt, DeniedHits};
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate_stores::counters::central::{CentralAddress, CentralStore};
-use tollgate_stores::counters::name::{NameHash, Naming};
+use tollgate_stores::counters::name::{NameHash, Naming, read_secret};
 
 use crate::builder::LayerError;
 use crate::limiter::RateLimiter;
@@ -55,23 +54,15 @@ pub(crate) enum StoreSecret {
     File(PathBuf),
 }
 
-/// Minimum length of a secret in a file, as in the server: the key length of the hash.
-const MIN_SECRET_BYTES: usize = 32;
-
 impl StoreSecret {
     fn hash(self) -> Result<NameHash, LayerError> {
-        let path = match self {
-            StoreSecret::Bytes(secret) => return Ok(NameHash::keyed(&secret)),
-            StoreSecret::File(path) => path,
-        };
-        let problem = |why: String| LayerError::Store(format!("secret: {}: {why}", path.display()));
-        let secret = fs::read(&path).map_err(|error| problem(format!("cannot be read: {error}")))?;
-        match secret.trim_ascii() {
-            short if short.len() < MIN_SECRET_BYTES => {
-                Err(problem(format!("is shorter than {MIN_SECRET_BYTES} bytes")))
+        let secret = match self {
+            StoreSecret::Bytes(secret) => secret,
+            StoreSecret::File(path) => {
+                read_secret(&path).map_err(|why| LayerError::Store(format!("secret: {why}")))?
             }
-            secret => Ok(NameHash::keyed(secret)),
-        }
+        };
+        Ok(NameHash::keyed(&secret))
     }
 }
 
@@ -88,11 +79,7 @@ fn naming(
         return Err(LayerError::Store(why));
     }
     let hash = secret.map_or(Ok(NameHash::Unkeyed), StoreSecret::hash)?;
-    Ok(match keys.or(file.store_keys).unwrap_or_default() {
-        KeyVisibility::All => Naming::Plain,
-        KeyVisibility::Public => Naming::Sensitive(hash),
-        KeyVisibility::None => Naming::Hashed(hash),
-    })
+    Ok(Naming::new(keys.or(file.store_keys).unwrap_or_default(), hash))
 }
 
 impl SharedCounters {
@@ -147,12 +134,7 @@ impl SharedCounters {
 
     /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.
     pub(crate) fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
-        let store = self.store.clone();
-        self.runtime.spawn(async move {
-            if let Err(error) = store.settle(receipt, real_cost, now).await {
-                tracing::debug!(%error, "a charge could not be corrected");
-            }
-        });
+        self.store.settle_detached(&self.runtime, receipt, real_cost, now);
     }
 }
 

@@ -4,7 +4,7 @@ pub use crate::api::{SETTINGS_OF_THE_SERVER, core_of, layer_settings_of, snapsho
 pub use crate::enforce::Enforce;
 pub use crate::engine::{EngineCore, EngineSetup};
 pub use crate::limit::{Limit, Rate, Shape};
-pub use crate::policy::PolicySnapshot;
+pub use crate::policy::{PolicySnapshot, shared_secret};
 pub use crate::sync::lock;
 pub use crate::verdict::EngineVerdict;
 

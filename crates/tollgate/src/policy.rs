@@ -26,8 +26,9 @@ mod dependencies;
 mod layer_settings;
 mod settings;
 
+pub use crate::store::KeyVisibility;
 pub use change::{PolicyChange, PolicyDraft};
-pub use layer_settings::{KeyVisibility, LayerSettings};
+pub use layer_settings::{LayerSettings, shared_secret};
 pub use settings::{Settings, StoreSettings};
 
 pub struct PolicySnapshot {

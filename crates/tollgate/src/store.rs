@@ -19,7 +19,7 @@ pub mod memory;
 mod receipt;
 
 pub use apply::{ChargeOpKind, apply};
-pub use counter_key::{CounterKey, KeyPart, Sensitivity};
+pub use counter_key::{CounterKey, KeyPart, KeyVisibility, Sensitivity};
 pub use memory::MemoryStore;
 pub use receipt::{ChargeReceipt, ReceiptItem};
 

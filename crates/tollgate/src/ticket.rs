@@ -70,18 +70,6 @@ const MIN_TEXT_BYTES: usize = (HEADER_BYTES + SEAL_BYTES) * 4 / 3;
 /// A ticket with the longest rule id and limit is shorter.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// The least length of a secret that several processes share.
-const MIN_SECRET_BYTES: usize = 32;
-
-/// The secret in the bytes of a key file, of which white space at both ends is no part.
-pub fn shared_secret(bytes: &[u8]) -> Result<&[u8], String> {
-    let secret = bytes.trim_ascii();
-    if secret.len() < MIN_SECRET_BYTES {
-        return Err(format!("is shorter than {MIN_SECRET_BYTES} bytes"));
-    }
-    Ok(secret)
-}
-
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum TicketError {
     #[error(

@@ -67,16 +67,8 @@ impl CentralBackend {
 
     /// Corrects the cost of a charge in the background. A charge that cannot be corrected remains.
     pub fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
-        let store = self.store.clone();
-        let runtime = self.runtime.clone();
-        let settled = async move { store.settle(receipt, real_cost, now).await };
-        let name = self.name.clone();
         self.settlements.fetch_add(1, Ordering::Relaxed);
-        runtime.spawn(async move {
-            if let Err(error) = settled.await {
-                tracing::debug!(store = name, %error, "a charge could not be corrected");
-            }
-        });
+        self.store.settle_detached(&self.runtime, receipt, real_cost, now);
     }
 
     /// Settlements requested so far.

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::runtime::Handle;
 use tollgate::Time;
 use tollgate::internal::Limit;
 use tollgate::internal::store::central::CentralCounterStore;
@@ -213,6 +214,16 @@ impl CentralStore {
     /// Corrects the hit's cost after the fact: the difference is refunded, or added as debt.
     pub async fn settle(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) -> Result<(), StoreError> {
         with_store!(self, |store| store.settle(receipt, real_cost, now).await)
+    }
+
+    /// As [`settle`](Self::settle), in the background on `runtime`. A charge that cannot be corrected remains.
+    pub fn settle_detached(&self, runtime: &Handle, receipt: ChargeReceipt, real_cost: u64, now: Time) {
+        let store = self.clone();
+        runtime.spawn(async move {
+            if let Err(error) = store.settle(receipt, real_cost, now).await {
+                tracing::debug!(%error, "a charge could not be corrected");
+            }
+        });
     }
 
     /// Returns once the store is usable, or the error at the end of `within`.

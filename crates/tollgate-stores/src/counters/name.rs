@@ -8,11 +8,13 @@
 //! only before a hash of 128 bits.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use ring::{digest, hmac};
 use tollgate::internal::Limit;
 use tollgate::internal::limit::{Refill, Shape, WindowStart};
-use tollgate::internal::store::KeyPart;
+use tollgate::internal::shared_secret;
+use tollgate::internal::store::{KeyPart, KeyVisibility};
 
 use crate::counters::CounterId;
 
@@ -50,6 +52,14 @@ impl Default for Naming {
 }
 
 impl Naming {
+    pub fn new(visible: KeyVisibility, hash: NameHash) -> Naming {
+        match visible {
+            KeyVisibility::All => Naming::Plain,
+            KeyVisibility::Public => Naming::Sensitive(hash),
+            KeyVisibility::None => Naming::Hashed(hash),
+        }
+    }
+
     /// The name of a counter under a limit. The limit's number is not part of it.
     pub fn name(&self, counter: &CounterId, limit: &Limit) -> String {
         let mut name = self.name_without_kind(counter);
@@ -131,6 +141,14 @@ impl NameHash {
     }
 }
 
+/// The secret in a file, for [`NameHash::keyed`].
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
+    let secret =
+        std::fs::read(path).map_err(|error| format!("{}: cannot be read: {error}", path.display()))?;
+    let secret = shared_secret(&secret).map_err(|why| format!("{}: {why}", path.display()))?;
+    Ok(secret.to_vec())
+}
+
 impl std::fmt::Debug for NameHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -181,10 +199,11 @@ fn write_mixed(name: &mut String, parts: &[KeyPart], hash: &NameHash) {
     }
 }
 
-/// The hash tag: shared by the names of one owner's counters, and by no others.
+/// The hash tag: shared by the names of one owner's counters, and by no others. As Redis Cluster reads it: the text in
+/// the first braces, or the whole name if that is empty.
 pub fn hash_tag(name: &str) -> &str {
     let inside = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-    inside.map_or(name, |(tag, _)| tag)
+    inside.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name)
 }
 
 /// Escapes separators and non-printable characters; hashes a part that is too long.

@@ -7,6 +7,7 @@ use crate::document::MapReader;
 use crate::headers::HeaderStyle;
 use crate::identity::address::TrustedProxies;
 use crate::identity::forwarded::ForwardingHeader;
+use crate::store::KeyVisibility;
 use crate::time::parse_duration;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -23,19 +24,6 @@ pub struct LayerSettings {
     pub store_deadline: Option<Duration>,
 }
 
-/// Which values appear in plain text in the store's keys; the others are hashed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[deny(missing_docs)]
-pub enum KeyVisibility {
-    /// All: `store_keys: plain`.
-    All,
-    /// All but emails, API keys, tokens and cookies: `store_keys: sensitive`.
-    #[default]
-    Public,
-    /// None: `store_keys: hashed`.
-    None,
-}
-
 const HEADERS: [(&str, HeaderStyle); 4] = [
     ("ietf", HeaderStyle::Ietf),
     ("x-ratelimit", HeaderStyle::XRateLimit),
@@ -44,8 +32,6 @@ const HEADERS: [(&str, HeaderStyle); 4] = [
 ];
 const TRUSTED_HEADERS: [(&str, ForwardingHeader); 2] =
     [("x-forwarded-for", ForwardingHeader::XForwardedFor), ("forwarded", ForwardingHeader::Forwarded)];
-const STORE_KEYS: [(&str, KeyVisibility); 3] =
-    [("plain", KeyVisibility::All), ("sensitive", KeyVisibility::Public), ("hashed", KeyVisibility::None)];
 /// Clients give up before a longer deadline.
 const MAX_DEADLINE: Duration = Duration::from_secs(60);
 
@@ -55,18 +41,23 @@ impl LayerSettings {
             trusted: trusted_proxies(map),
             trusted_header: map.optional_choice("trusted_header", &TRUSTED_HEADERS),
             headers: map.optional_choice("headers", &HEADERS),
-            store_keys: map.optional_choice("store_keys", &STORE_KEYS),
+            store_keys: map.optional_choice("store_keys", &KeyVisibility::NAMES),
             store_secret_file: map.optional_text("store_secret_file").map(str::to_owned),
             store_deadline: store_deadline(map),
         }
     }
 }
 
-impl KeyVisibility {
-    /// The value of `store_keys` in the file.
-    pub fn name(self) -> &'static str {
-        STORE_KEYS.iter().find(|(_, visibility)| *visibility == self).map_or("", |(name, _)| name)
+/// The least length of a secret that several processes share.
+const MIN_SECRET_BYTES: usize = 32;
+
+/// The secret in the bytes of a key file, of which white space at both ends is no part.
+pub fn shared_secret(bytes: &[u8]) -> Result<&[u8], String> {
+    let secret = bytes.trim_ascii();
+    if secret.len() < MIN_SECRET_BYTES {
+        return Err(format!("is shorter than {MIN_SECRET_BYTES} bytes"));
     }
+    Ok(secret)
 }
 
 fn trusted_proxies(map: &mut MapReader<'_, '_>) -> Option<TrustedProxies> {

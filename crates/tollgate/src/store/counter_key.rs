@@ -82,3 +82,30 @@ impl fmt::Display for CounterKey {
         Ok(())
     }
 }
+
+/// Which values appear in plain text in the store's keys; the others are hashed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[deny(missing_docs)]
+pub enum KeyVisibility {
+    /// All: `store_keys: plain`.
+    All,
+    /// All but emails, API keys, tokens and cookies: `store_keys: sensitive`.
+    #[default]
+    Public,
+    /// None: `store_keys: hashed`.
+    None,
+}
+
+impl KeyVisibility {
+    /// The values of `store_keys` in the configuration file.
+    pub(crate) const NAMES: [(&str, KeyVisibility); 3] = [
+        ("plain", KeyVisibility::All),
+        ("sensitive", KeyVisibility::Public),
+        ("hashed", KeyVisibility::None),
+    ];
+
+    /// The value of `store_keys` in the configuration file.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(_, visibility)| *visibility == self).map_or("", |(name, _)| name)
+    }
+}

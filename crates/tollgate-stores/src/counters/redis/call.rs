@@ -279,8 +279,7 @@ async fn load_script(link: &RedisLink, source: &str, deadline: Instant) -> Resul
 }
 
 pub(super) fn refused(link: &RedisLink, reason: &str) -> StoreError {
-    let reason = reason.split(" script: ").next().unwrap_or(reason).to_owned();
-    StoreError::Refused { server: link.server().to_owned(), reason }
+    script::refused_call(link.server(), reason)
 }
 
 impl From<SendError> for String {

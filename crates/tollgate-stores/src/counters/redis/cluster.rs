@@ -4,8 +4,10 @@
 //! refreshed periodically, on MOVED, and at short intervals while any server is unreachable (a failover is expected).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use tollgate::internal::lock;
 
 use futures_util::future::{join_all, select_ok};
 use tokio::sync::{Notify, watch};
@@ -19,6 +21,7 @@ use super::link::{RedisDiscovery, RedisLink};
 use super::resp::RedisReply;
 use crate::counters::StoreError;
 use crate::counters::breaker::ServerHealth;
+use crate::counters::name::hash_tag;
 
 pub(super) const SLOTS: u16 = 16384;
 /// Intervals between fetches of the map: normally, while a server is unreachable, and when that lasts long.
@@ -162,7 +165,7 @@ impl ClusterShared {
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotMap> {
-        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.map)
     }
 }
 
@@ -258,10 +261,9 @@ pub(super) fn endpoint_of(host: &str, port: u16, source: &Endpoint) -> Endpoint 
     Endpoint::Tcp { host, port }
 }
 
-/// The hash slot of a key: computed from the text in its first braces, if that is not empty.
+/// The hash slot of a key.
 pub(super) fn slot_of(key: &str) -> u16 {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
-    crc16(tag.filter(|tag| !tag.is_empty()).unwrap_or(key).as_bytes()) % SLOTS
+    crc16(hash_tag(key).as_bytes()) % SLOTS
 }
 
 /// CRC-16/XMODEM, as in the cluster specification.

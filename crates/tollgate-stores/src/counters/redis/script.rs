@@ -204,7 +204,20 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>
 }
 
 /// The error for a counter whose value is invalid.
-pub(super) fn refused(server: &str, name: &str, reason: &str) -> StoreError {
-    let reason = reason.split(" script: ").next().unwrap_or(reason);
-    StoreError::Refused { server: server.to_owned(), reason: format!("{name}: {reason}") }
+pub(super) fn invalid_value(server: &str, name: &str, reason: &str) -> StoreError {
+    refused(server, format!("{name}: {}", without_position(reason)))
+}
+
+/// The error for a call that the server has refused.
+pub(super) fn refused_call(server: &str, reason: &str) -> StoreError {
+    refused(server, without_position(reason).to_owned())
+}
+
+fn refused(server: &str, reason: String) -> StoreError {
+    StoreError::Refused { server: server.to_owned(), reason }
+}
+
+/// An error of the server, without the position in the script that Redis appends.
+fn without_position(reason: &str) -> &str {
+    reason.split(" script: ").next().unwrap_or(reason)
 }

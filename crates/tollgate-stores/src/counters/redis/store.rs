@@ -100,7 +100,8 @@ impl RedisStore {
             deadline: Instant::now() + self.deadline,
         };
         let (mut done, server) = backend.topology.call_script(&call).await?;
-        let part = done.parts.swap_remove(0).map_err(|reason| script::refused(&server, &name, &reason))?;
+        let part =
+            done.parts.swap_remove(0).map_err(|reason| script::invalid_value(&server, &name, &reason))?;
         let [before, after] = <[String; 2]>::try_from(done.states).unwrap_or_default();
         Ok((part, Transition { at: Time::from_nanos(done.now_us * 1000), before, after }))
     }
@@ -123,7 +124,7 @@ impl RedisBackend {
         match self.topology.call_script(&call).await {
             Ok((done, server)) => {
                 let refused = |(entry, part): (&ScriptEntry<'_>, Result<LimitOutcome, String>)| {
-                    part.map_err(|reason| script::refused(&server, entry.name, &reason))
+                    part.map_err(|reason| script::invalid_value(&server, entry.name, &reason))
                 };
                 entries.iter().zip(done.parts).map(refused).collect()
             }
