@@ -48,7 +48,7 @@ mod throttle;
 pub mod tracking;
 
 pub use central::CentralBackend;
-use counters::Counters;
+use counters::CounterLocation;
 pub use reloads::Reloads;
 pub use throttle::{CallerKey, MemoryLimit, ThrottleCounter};
 pub use tollgate::internal::http::FieldSelection;
@@ -355,10 +355,10 @@ impl Gate {
     }
 
     #[inline]
-    fn counters(&self) -> Counters<'_> {
+    fn counters(&self) -> CounterLocation<'_> {
         match self.central.get() {
-            None => Counters::Memory(&self.engine),
-            Some(central) => Counters::Central(&self.engine, central),
+            None => CounterLocation::Memory(&self.engine),
+            Some(central) => CounterLocation::Central(&self.engine, central),
         }
     }
 

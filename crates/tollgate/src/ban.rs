@@ -19,7 +19,7 @@ mod violations;
 pub(crate) use fleet::FleetBanSet;
 pub(crate) use list::BanList;
 pub use load::BanLoad;
-pub use offender::{BanTerms, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes};
+pub use offender::{BanConditions, MAX_RULES, MAX_TIMES, Offender, RuleDenials, Strikes};
 pub(crate) use pending_bans::PendingBanQueue;
 pub(crate) use violations::ViolationQueue;
 pub use violations::{RuleViolations, ViolationCounter, Violations};

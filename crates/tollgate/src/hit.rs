@@ -29,14 +29,14 @@ pub struct Hit<'a> {
     email: Option<Cow<'a, str>>,
     mac: Option<Cow<'a, str>>,
     api_key: Option<Cow<'a, str>>,
-    fields: SmallVec<[Field<'a>; 1]>,
+    fields: SmallVec<[HitField<'a>; 1]>,
     /// Sources with more values than the bound.
     overfull_sources: SmallVec<[FieldSource; 1]>,
     cost: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Field<'a> {
+struct HitField<'a> {
     source: FieldSource,
     name: Cow<'a, str>,
     value: Cow<'a, str>,
@@ -122,7 +122,7 @@ impl<'a> Hit<'a> {
         name: impl Into<Cow<'a, str>>,
         value: impl Into<Cow<'a, str>>,
     ) -> Self {
-        self.fields.push(Field { source, name: name.into(), value: value.into() });
+        self.fields.push(HitField { source, name: name.into(), value: value.into() });
         self
     }
 
@@ -224,7 +224,7 @@ impl<'a> Hit<'a> {
 
     /// All values given under a name, in order.
     pub(crate) fn raw_values<'s>(&'s self, source: FieldSource, name: &str) -> impl Iterator<Item = &'s str> {
-        let same = move |field: &&Field<'_>| field.source == source && field.name == name;
+        let same = move |field: &&HitField<'_>| field.source == source && field.name == name;
         self.fields.iter().filter(same).map(|field| field.value.as_ref())
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Plan<'v> {
 pub(crate) type KeyValues<'h> = SmallVec<[Cow<'h, str>; 2]>;
 
 /// How many keys a request has under a rule.
-enum KeyCount {
+enum KeyMultiplicity {
     One,
     Several,
 }
@@ -147,11 +147,11 @@ impl PolicySnapshot {
         context: &PlanContext<'_>,
         prefetch: &impl Fn(Fingerprint),
     ) {
-        let terms = &*rule.terms;
-        if let [attribute] = &*terms.key
+        let settings = &*rule.settings;
+        if let [attribute] = &*settings.key
             && let Some(text) = hit.plain_text(attribute)
             && let Some(limits) = rule.only_limits()
-            && terms.enforced == EnforcedShare::ALL
+            && settings.enforced == EnforcedShare::ALL
             && !rule.has_predecessors()
         {
             let digest = rule.id_digest(context.secret).part(text.as_bytes());
@@ -159,8 +159,8 @@ impl PolicySnapshot {
             let key = PlannedKey {
                 rule,
                 key: digest.clone().finish(),
-                mode: if context.enforce == Enforce::On { terms.mode } else { RuleMode::Shadow },
-                cost: terms.cost.saturating_mul(hit.units()),
+                mode: if context.enforce == Enforce::On { settings.mode } else { RuleMode::Shadow },
+                cost: settings.cost.saturating_mul(hit.units()),
                 of_several: limits.len() > 1,
             };
             return plan.charge(&key, limits, &digest, prefetch);
@@ -180,15 +180,15 @@ impl PolicySnapshot {
     ) {
         let mut values = KeyValues::new();
         match self.read_key(rule, hit, &mut values) {
-            KeyCount::One => self.plan_key(plan, rule, &values, hit, context, prefetch),
-            KeyCount::Several => self.plan_ambiguous(plan, rule, hit, context, prefetch),
+            KeyMultiplicity::One => self.plan_key(plan, rule, &values, hit, context, prefetch),
+            KeyMultiplicity::Several => self.plan_ambiguous(plan, rule, hit, context, prefetch),
         }
     }
 
     /// Reads the values of a rule's key; those of missing parts are empty.
-    fn read_key<'h>(&self, rule: &Rule, hit: &'h Hit<'_>, values: &mut KeyValues<'h>) -> KeyCount {
+    fn read_key<'h>(&self, rule: &Rule, hit: &'h Hit<'_>, values: &mut KeyValues<'h>) -> KeyMultiplicity {
         if self.has_ambiguous_limits(rule, hit) {
-            return KeyCount::Several;
+            return KeyMultiplicity::Several;
         }
         for attribute in &rule.key {
             let value = match hit.plain_text(attribute) {
@@ -196,12 +196,14 @@ impl PolicySnapshot {
                 None => match self.values(hit, attribute) {
                     AttributeValues::One(value) => value,
                     AttributeValues::Missing => Cow::Borrowed(""), // no value is ever empty
-                    AttributeValues::Several(_) | AttributeValues::TooMany => return KeyCount::Several,
+                    AttributeValues::Several(_) | AttributeValues::TooMany => {
+                        return KeyMultiplicity::Several;
+                    }
                 },
             };
             push_in_place(values, || value);
         }
-        KeyCount::One
+        KeyMultiplicity::One
     }
 
     /// Whether a request has several values for the attribute that chooses a rule's limits and is not part of its key.

@@ -322,7 +322,7 @@ fn group_overrides(rule: &mut Rule, ipv6_prefix: u8) -> Result<(), RuleSetError>
     let grouped = rule.overrides.clone().grouped(&rule.key, ipv6_prefix);
     let out_of_group = |range| RuleSetError::Range { rule: rule.id.clone(), range, ipv6_prefix };
     let overrides = grouped.map_err(out_of_group)?;
-    Arc::make_mut(&mut rule.terms).overrides = overrides;
+    Arc::make_mut(&mut rule.settings).overrides = overrides;
     Ok(())
 }
 

@@ -67,7 +67,7 @@ impl std::fmt::Display for RuleId {
     }
 }
 
-/// A rule: its pattern, its limits and its other terms. There may be a million rules, so a rule is small and shares
+/// A rule: its pattern, its limits and its other settings. There may be a million rules, so a rule is small and shares
 /// common parts with other rules.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
@@ -76,13 +76,13 @@ pub struct Rule {
     /// The one user that this rule is for; for that user it replaces the general rule.
     pub uid: Option<CompactText>,
     pub limits: Arc<Limits>,
-    /// Separate from the limits, because limits vary more than the other terms.
-    pub terms: Arc<RuleTerms>,
+    /// Separate from the limits, because limits vary more than the other settings.
+    pub settings: Arc<RuleSettings>,
 }
 
-/// How a rule is applied, and to which keys; a rule dereferences to its terms.
+/// How a rule is applied, and to which keys; a rule dereferences to its settings.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct RuleTerms {
+pub struct RuleSettings {
     pub method: RuleMethod,
     /// The attributes that are counted together, in the order of their names; empty: one counter for all clients.
     pub key: Vec<Attribute>,
@@ -264,14 +264,14 @@ impl CountWhen {
 }
 
 impl Deref for Rule {
-    type Target = RuleTerms;
+    type Target = RuleSettings;
 
-    fn deref(&self) -> &RuleTerms {
-        &self.terms
+    fn deref(&self) -> &RuleSettings {
+        &self.settings
     }
 }
 
-impl RuleTerms {
+impl RuleSettings {
     /// Whether the cost of a hit is known only after its response.
     pub fn settles_later(&self) -> bool {
         self.count_when != CountWhen::Always || self.cost_from.is_some()

@@ -16,16 +16,16 @@ pub(crate) fn current() -> usize {
 }
 
 /// One `T` per stripe. Atomic, because threads may share a stripe.
-pub struct Striped<T>(Box<[Stripe<T>; STRIPES]>);
+pub struct Striped<T>(Box<[PaddedStripe<T>; STRIPES]>);
 
 /// Two cache lines: processors prefetch them in pairs.
 #[repr(align(128))]
 #[derive(Default)]
-struct Stripe<T>(T);
+struct PaddedStripe<T>(T);
 
 impl<T: Default> Default for Striped<T> {
     fn default() -> Self {
-        Striped(Box::new(std::array::from_fn(|_| Stripe::default())))
+        Striped(Box::new(std::array::from_fn(|_| PaddedStripe::default())))
     }
 }
 

@@ -63,8 +63,8 @@ pub async fn list(call: AdminRequest) -> Result<FullResponse, ProblemDetails> {
             reports.insert(node.address.clone(), report);
         }
     };
-    let asked = fleet.ask(call.gate(), &list, "/v1/nodes?scope=node", collect).await?;
-    let nodes = all_nodes(own, &list, reports, &asked);
+    let answers = fleet.ask(call.gate(), &list, "/v1/nodes?scope=node", collect).await?;
+    let nodes = all_nodes(own, &list, reports, &answers);
     Ok(response::json(StatusCode::OK, &NodesResponse { nodes, trouble: list.trouble }))
 }
 
@@ -88,10 +88,10 @@ pub async fn ticket_key_holders(call: &AdminRequest, key_id: &str) -> Option<Tic
             holders.push((report.node, node.address.clone()));
         }
     };
-    let asked = fleet.ask(call.gate(), &list, "/v1/nodes?scope=node", collect).await.ok()?;
-    let silent: Vec<_> = asked.missing.into_iter().map(|missing| missing.address).collect();
+    let answers = fleet.ask(call.gate(), &list, "/v1/nodes?scope=node", collect).await.ok()?;
+    let silent: Vec<_> = answers.missing.into_iter().map(|missing| missing.address).collect();
     holders.sort();
-    (asked.answered.len() > 1 || !silent.is_empty()).then_some(TicketKeyHolders { holders, silent })
+    (answers.answered.len() > 1 || !silent.is_empty()).then_some(TicketKeyHolders { holders, silent })
 }
 
 fn own_report(call: &AdminRequest) -> Result<NodeReport, ProblemDetails> {
@@ -116,7 +116,7 @@ fn all_nodes(
     own: NodeReport,
     list: &NodeList,
     mut reports: HashMap<String, NodeReport>,
-    asked: &NodesAnswered,
+    answers: &NodesAnswered,
 ) -> Vec<NodeReport> {
     let mut nodes = vec![own];
     for node in &list.nodes {
@@ -135,7 +135,7 @@ fn all_nodes(
         if let Some(report) = reports.remove(&node.address) {
             let NodeReport { address, last_seen, .. } = announced;
             nodes.push(NodeReport { address, last_seen, is_self: false, ..report });
-        } else if let Some(missing) = asked.missing.iter().find(|missing| missing.address == node.address) {
+        } else if let Some(missing) = answers.missing.iter().find(|missing| missing.address == node.address) {
             nodes.push(NodeReport { why: Some(missing.why.clone()), ..announced });
         }
     }

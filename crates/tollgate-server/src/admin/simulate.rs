@@ -82,7 +82,7 @@ pub async fn simulate(mut call: AdminRequest) -> Result<FullResponse, ProblemDet
     }
     let draft = policy_of(&request.rules).map_err(ProblemDetails::from)?;
     let in_force = copy_of(&call.gate().engine.policy())?;
-    let asked = request.report.map(|report| report_plan(&request.rules, report, &call)).transpose()?;
+    let report = request.report.map(|report| report_plan(&request.rules, report, &call)).transpose()?;
     call.insight()?;
     let running = Arc::clone(&call.admin);
     let run = move || {
@@ -94,7 +94,7 @@ pub async fn simulate(mut call: AdminRequest) -> Result<FullResponse, ProblemDet
         let mut answer = outcome(draft, &source, insight)?;
         answer["compare"] = in_force.map_or(Ok(Value::Null), |policy| outcome(policy, &source, insight))?;
         answer["sampled_one_in"] = source.one_in().into();
-        if let Some((plan, options)) = asked {
+        if let Some((plan, options)) = report {
             let options = SimulationOptions { sampled_one_in: Some(source.one_in()), ..options };
             let mut run = SimulationRun::new(plan, options);
             let fields = run.fields().clone();

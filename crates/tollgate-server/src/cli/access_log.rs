@@ -165,7 +165,7 @@ pub enum AccessLogError {
     UnknownFormat { line: u64, why: String },
 }
 
-enum Parser {
+enum LineParser {
     Text,
     Json,
     Csv(CsvColumns),
@@ -235,8 +235,8 @@ impl AccessLog {
     ) -> Result<AccessLogSummary, AccessLogError> {
         let mut summary = AccessLogSummary::default();
         let mut parser = match self.forced {
-            Some(AccessLogFormat::Common | AccessLogFormat::Combined) => Some(Parser::Text),
-            Some(AccessLogFormat::Json) => Some(Parser::Json),
+            Some(AccessLogFormat::Common | AccessLogFormat::Combined) => Some(LineParser::Text),
+            Some(AccessLogFormat::Json) => Some(LineParser::Json),
             Some(AccessLogFormat::Csv) | None => None,
         };
         let mut line = Vec::new();
@@ -316,26 +316,26 @@ fn text_of(line: &[u8]) -> Result<&str, String> {
 fn parse<'l>(
     line: &'l str,
     forced: Option<AccessLogFormat>,
-    parser: &mut Option<Parser>,
+    parser: &mut Option<LineParser>,
 ) -> Result<Option<LogRecord<'l>>, String> {
     let record = match parser {
-        Some(Parser::Text) => text_line::parse(line)?,
-        Some(Parser::Json) => json_line::parse(line)?,
-        Some(Parser::Csv(columns)) => columns.parse(line)?,
+        Some(LineParser::Text) => text_line::parse(line)?,
+        Some(LineParser::Json) => json_line::parse(line)?,
+        Some(LineParser::Csv(columns)) => columns.parse(line)?,
         None if line.starts_with('{') && forced.is_none() => {
             let record = json_line::parse(line)?;
-            *parser = Some(Parser::Json);
+            *parser = Some(LineParser::Json);
             record
         }
         None => match CsvColumns::of_header(line) {
             Ok(columns) => {
-                *parser = Some(Parser::Csv(columns));
+                *parser = Some(LineParser::Csv(columns));
                 return Ok(None);
             }
             Err(why) if forced.is_some() => return Err(why),
             Err(_) => {
                 let record = text_line::parse(line)?;
-                *parser = Some(Parser::Text);
+                *parser = Some(LineParser::Text);
                 record
             }
         },

@@ -12,17 +12,17 @@ use tollgate::internal::{EngineCore, EngineVerdict};
 use crate::gate::CentralBackend;
 
 #[derive(Clone, Copy)]
-pub(super) enum Counters<'g> {
+pub(super) enum CounterLocation<'g> {
     Memory(&'g EngineCore),
     Central(&'g EngineCore, &'g CentralBackend),
 }
 
-impl Counters<'_> {
+impl CounterLocation<'_> {
     #[inline]
     pub(super) async fn decide(self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
         match self {
-            Counters::Memory(engine) => engine.decide_in(context),
-            Counters::Central(engine, central) => central.decide(engine, context).await,
+            CounterLocation::Memory(engine) => engine.decide_in(context),
+            CounterLocation::Central(engine, central) => central.decide(engine, context).await,
         }
     }
 
@@ -34,8 +34,8 @@ impl Counters<'_> {
         mode: InspectMode,
     ) -> Result<KeyReport, InspectError> {
         match self {
-            Counters::Memory(engine) => engine.inspect(rule, key, now, mode),
-            Counters::Central(engine, central) => {
+            CounterLocation::Memory(engine) => engine.inspect(rule, key, now, mode),
+            CounterLocation::Central(engine, central) => {
                 engine.inspect_central(rule, key, now, mode, &central.store).await
             }
         }

@@ -32,9 +32,9 @@ const SHRINK_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 0 } else { 60
 
 pub struct StateLog {
     path: PathBuf,
-    current: Option<LogFile>,
+    current: Option<StateLogFile>,
     /// The file that will replace the current one.
-    next: Option<(LogFile, Image)>,
+    next: Option<(StateLogFile, Image)>,
     unwritten: Option<Chunk>,
     /// The settings from which the rules in the file were made.
     rules: Option<Arc<LiveSettings>>,
@@ -51,7 +51,7 @@ struct Measured {
     at: Instant,
 }
 
-struct LogFile {
+struct StateLogFile {
     file: File,
     frames: Frames,
     length: u64,
@@ -69,7 +69,7 @@ enum Appended {
 impl StateLog {
     /// A log that begins with a new file, or continues at the end of a file that was read.
     pub fn new(path: PathBuf, end: Option<(Frames, u64)>) -> StateLog {
-        let resume = |(frames, length)| LogFile::resume(&path, frames, length);
+        let resume = |(frames, length)| StateLogFile::resume(&path, frames, length);
         let current = end.and_then(|end| {
             let resumed = resume(end);
             resumed.inspect_err(|error| tracing::warn!(%error, "the saved state is rewritten")).ok()
@@ -191,7 +191,7 @@ impl StateLog {
     fn begin_next(&mut self, gate: &Gate) -> io::Result<()> {
         self.next = None;
         let live = gate.live.load_full();
-        let mut file = LogFile::create(&self.unfinished(), &gate.engine)?;
+        let mut file = StateLogFile::create(&self.unfinished(), &gate.engine)?;
         gate.engine.write_rules(&live.history.write(), gate.now(), &mut |chunk| file.append(&chunk))?;
         self.next = Some((file, Image::default()));
         if self.current.is_none() || self.is_incomplete {
@@ -250,9 +250,9 @@ impl StateLog {
     }
 }
 
-impl LogFile {
+impl StateLogFile {
     /// The file holds the secret of the fingerprints: only its owner may read it.
-    fn create(path: &Path, engine: &EngineCore) -> io::Result<LogFile> {
+    fn create(path: &Path, engine: &EngineCore) -> io::Result<StateLogFile> {
         fs::remove_file(path).or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => Ok(()),
             _ => Err(error),
@@ -260,14 +260,14 @@ impl LogFile {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let (frames, header) = engine.begin_log();
         file.write_all_at(&header, 0)?;
-        Ok(LogFile { file, frames, length: header.len() as u64 })
+        Ok(StateLogFile { file, frames, length: header.len() as u64 })
     }
 
     /// Truncates an incomplete frame at the end, and continues there.
-    fn resume(path: &Path, frames: Frames, length: u64) -> io::Result<LogFile> {
+    fn resume(path: &Path, frames: Frames, length: u64) -> io::Result<StateLogFile> {
         let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(length)?;
-        Ok(LogFile { file, frames, length })
+        Ok(StateLogFile { file, frames, length })
     }
 
     fn append(&mut self, chunk: &Chunk) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tollgate::Time;
-use tollgate::internal::ban::{BanTerms, RuleViolations, Strikes, Violations};
+use tollgate::internal::ban::{BanConditions, RuleViolations, Strikes, Violations};
 use tollgate::internal::identity::Key;
 use tollgate::internal::rule::RuleId;
 use tollgate_stores::counters::StoreError;
@@ -32,9 +32,9 @@ fn key(name: &str) -> Key {
 }
 
 fn violation(name: &str, at: Time) -> Violations {
-    let terms = BanTerms { after: AFTER, within: HOUR, first: HOUR, max: HOUR * 8 };
+    let conditions = BanConditions { after: AFTER, within: HOUR, first: HOUR, max: HOUR * 8 };
     let rule = RuleId::new("login").expect("valid");
-    let by = RuleViolations { rule, terms, times: [(at, 1)].into_iter().collect() };
+    let by = RuleViolations { rule, conditions, times: [(at, 1)].into_iter().collect() };
     Violations { key: key(name), known_strikes: Strikes::default(), by_rule: [by].into_iter().collect() }
 }
 

@@ -27,7 +27,7 @@ pub type ExpiringKey = (String, Option<Duration>);
 /// How a store keeps its keys.
 #[derive(Clone, Copy)]
 pub struct Keeping {
-    /// What it promises.
+    /// What it should do.
     pub slack: Duration,
     /// Shapes kept as numbers per window or bucket: one that is given back whole is a zero until its window ends.
     pub numbers: fn(&Shape) -> bool,
@@ -127,8 +127,8 @@ impl<S: Store, K: AsyncFn() -> Vec<ExpiringKey>> Run<'_, S, K> {
         case.blur += now().since(before);
         let part = outcome.limits[0].outcome().expect("it answers");
         let grant = part.grant.unwrap_or_else(|| panic!("{} {:?} is charged", case.rule, case.limits[n]));
-        let promise = self.reference.charge(std::slice::from_ref(&case.charge), grant.at);
-        case.latest = outcome.receipt(std::slice::from_ref(&case.charge)).zip(Some(promise.items));
+        let expected = self.reference.charge(std::slice::from_ref(&case.charge), grant.at);
+        case.latest = outcome.receipt(std::slice::from_ref(&case.charge)).zip(Some(expected.items));
     }
 
     async fn settle(&mut self, case: &mut Case, real_cost: u64) {

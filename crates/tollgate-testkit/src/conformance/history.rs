@@ -8,7 +8,7 @@ use tollgate::internal::store::{Charge, CounterKey, DeniedHits, Enforcement, Lim
 use tollgate::internal::time::Time;
 use tollgate_stores::counters::{CentralCounter, CounterId};
 
-use super::reference::{Promise, Reference, Settleable};
+use super::reference::{ExpectedAnswer, Reference, Settleable};
 use super::{ChargeAnswer, Draw, HistoryKind, Scenario, Subject, key_parts};
 
 const STEPS: usize = 60;
@@ -107,8 +107,8 @@ impl History {
                 let units = self.units(run);
                 let charges = self.charges(run, units);
                 let answer = run.subject.peek(&charges, now).await;
-                let promise = run.reference.peek(&charges, now);
-                self.compare(step, run, &charges, &answer, &promise);
+                let expected = run.reference.peek(&charges, now);
+                self.compare(step, run, &charges, &answer, &expected);
             }
             3..6 if !run.receipts.is_empty() => {
                 let at = self.draw.below(run.receipts.len() as u64) as usize;
@@ -146,9 +146,9 @@ impl History {
             charges = vec![charges.swap_remove(at)];
         }
         let answer = run.subject.charge(&charges, run.now).await;
-        let promise = run.reference.charge(&charges, run.now);
-        self.compare(step, run, &charges, &answer, &promise);
-        for part in &promise.parts {
+        let expected = run.reference.charge(&charges, run.now);
+        self.compare(step, run, &charges, &answer, &expected);
+        for part in &expected.parts {
             run.fresh_at = run.now + part.reset_after;
             if let Admission::Deny { retry_after } = part.decision.admission {
                 run.retry_at = run.now + retry_after;
@@ -158,7 +158,7 @@ impl History {
             if run.receipts.len() == MAX_RECEIPTS {
                 run.receipts.remove(0);
             }
-            run.receipts.push((promise.items, receipt));
+            run.receipts.push((expected.items, receipt));
         }
     }
 
@@ -224,17 +224,17 @@ impl History {
         run: &Run<'_, S>,
         charges: &[Charge],
         answer: &ChargeAnswer<R>,
-        promise: &Promise,
+        expected: &ExpectedAnswer,
     ) {
         let place = format!("{}, step {step}, at {:?}", self.name, run.now);
         let shown = |part: &LimitOutcome| {
             (part.decision, part.remaining, part.reset_after, part.grant.map(|g| (g.at, g.cost)))
         };
-        for ((charge, got), due) in charges.iter().zip(&answer.parts).zip(&promise.parts) {
+        for ((charge, got), due) in charges.iter().zip(&answer.parts).zip(&expected.parts) {
             let got = got.as_ref().unwrap_or_else(|error| panic!("{place}: {error}, {charge:?}"));
-            assert_eq!(shown(got), shown(due), "{place}: the store and the promise differ, {charge:?}");
+            assert_eq!(shown(got), shown(due), "{place}: the store and the reference differ, {charge:?}");
         }
-        assert_eq!(answer.parts.len(), promise.parts.len(), "{place}: a part for every charge");
-        assert_eq!(answer.admitted, promise.admitted, "{place}: admitted");
+        assert_eq!(answer.parts.len(), expected.parts.len(), "{place}: a part for every charge");
+        assert_eq!(answer.admitted, expected.admitted, "{place}: admitted");
     }
 }

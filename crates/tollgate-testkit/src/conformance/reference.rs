@@ -28,7 +28,7 @@ pub struct Settleable {
     pub grant: Grant,
 }
 
-pub struct Promise {
+pub struct ExpectedAnswer {
     pub admitted: bool,
     pub parts: Vec<LimitOutcome>,
     pub items: Vec<Settleable>,
@@ -53,24 +53,24 @@ impl Reference {
         }
     }
 
-    pub fn charge(&mut self, charges: &[Charge], now: Time) -> Promise {
+    pub fn charge(&mut self, charges: &[Charge], now: Time) -> ExpectedAnswer {
         for charge in charges {
             let state = self.state(&charge.counter().id, &charge.counter().limit, now);
             self.put(&charge.counter().id, &charge.counter().limit, state);
         }
-        let mut promise = self.peek(charges, now);
-        for (charge, part) in charges.iter().zip(&mut promise.parts) {
+        let mut expected = self.peek(charges, now);
+        for (charge, part) in charges.iter().zip(&mut expected.parts) {
             let quota = self.quota(&charge.counter().limit);
             let mut state = self.state(&charge.counter().id, &charge.counter().limit, now);
             let allowed = part.decision.is_allowed();
-            if promise.admitted && allowed {
+            if expected.admitted && allowed {
                 quota.charge(&mut state, now, charge.cost);
                 let grant = quota.grant(&state, now, charge.cost);
                 part.grant = Some(grant);
                 part.remaining = part.decision.left - charge.cost;
                 let (counter, limit, unit_cost) =
                     (charge.counter().id.clone(), charge.counter().limit, charge.unit_cost);
-                promise.items.push(Settleable { counter, limit, unit_cost, grant });
+                expected.items.push(Settleable { counter, limit, unit_cost, grant });
             } else if !allowed && charge.denied_hits == DeniedHits::Counted {
                 quota.drain(&mut state, now, charge.cost);
                 part.decision = quota.decide(&state, now, charge.cost);
@@ -82,10 +82,10 @@ impl Reference {
             part.reset_after = round_up(quota.expires_at(&state).since(now), self.unit);
             self.put(&charge.counter().id, &charge.counter().limit, state);
         }
-        promise
+        expected
     }
 
-    pub fn peek(&self, charges: &[Charge], now: Time) -> Promise {
+    pub fn peek(&self, charges: &[Charge], now: Time) -> ExpectedAnswer {
         let mut admitted = true;
         let parts = charges
             .iter()
@@ -99,7 +99,7 @@ impl Reference {
                 LimitOutcome { decision, remaining: decision.left, reset_after, grant: None }
             })
             .collect();
-        Promise { admitted, parts, items: Vec::new() }
+        ExpectedAnswer { admitted, parts, items: Vec::new() }
     }
 
     pub fn settle(&mut self, items: &[Settleable], real_cost: u64, now: Time) {

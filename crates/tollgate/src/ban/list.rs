@@ -15,7 +15,7 @@ use crate::ban::bloom_filter::BloomFilter;
 use crate::ban::list::upkeep::{NextFilter, PurgeRound};
 use crate::ban::offenders::Offenders;
 use crate::ban::shard::BanShard;
-use crate::ban::{Ban, BanTerms, FleetBanSet, PendingBanQueue, Strikes, ViolationQueue};
+use crate::ban::{Ban, BanConditions, FleetBanSet, PendingBanQueue, Strikes, ViolationQueue};
 use crate::changes::ChangedKeys;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
@@ -271,16 +271,16 @@ impl BanList {
         &self,
         key: &Key,
         rule: &str,
-        terms: &BanTerms,
+        conditions: &BanConditions,
         at: Time,
         count: u32,
     ) -> bool {
         let fingerprint = self.fingerprint(key);
         let by = self.secret.digest().part(rule.as_bytes()).finish();
         let earned_ban =
-            self.offenders.record_denials(fingerprint, by, terms, self.strikes(fingerprint), at, count);
+            self.offenders.record_denials(fingerprint, by, conditions, self.strikes(fingerprint), at, count);
         let Some(ban) = earned_ban else { return false };
-        let ban = Ban { reason: terms.reason(rule), ..ban };
+        let ban = Ban { reason: conditions.reason(rule), ..ban };
         let is_listed = self.insert_automatic(key, &ban, at);
         if !is_listed {
             self.offenders.revert_ban(fingerprint, &ban, at);

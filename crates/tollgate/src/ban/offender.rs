@@ -20,7 +20,7 @@ const STRIKE_WEIGHT: u64 = 16;
 
 /// When a rule bans, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BanTerms {
+pub struct BanConditions {
     pub after: u32,
     pub within: Duration,
     /// Duration of the first ban.
@@ -51,7 +51,7 @@ pub struct RuleDenials {
     pub times: SmallVec<[(Time, u32); 1]>,
 }
 
-impl BanTerms {
+impl BanConditions {
     /// The reason text of a ban by a rule.
     pub fn reason(&self, rule: &str) -> String {
         format!("{} denials by rule {rule}", self.after)
@@ -74,10 +74,10 @@ impl BanTerms {
     }
 }
 
-impl From<&BanPolicy> for BanTerms {
-    fn from(policy: &BanPolicy) -> BanTerms {
+impl From<&BanPolicy> for BanConditions {
+    fn from(policy: &BanPolicy) -> BanConditions {
         let BanPolicy { after, within, first, max, .. } = *policy;
-        BanTerms { after, within, first, max }
+        BanConditions { after, within, first, max }
     }
 }
 
@@ -94,7 +94,7 @@ impl Offender {
     pub fn record_denials(
         &mut self,
         rule: u64,
-        terms: &BanTerms,
+        conditions: &BanConditions,
         known: Strikes,
         at: Time,
         count: u32,
@@ -104,13 +104,13 @@ impl Offender {
             return None;
         }
         let denials = self.denials_by(rule);
-        denials.add(terms.quantize(at), count);
-        denials.drop_until(at - terms.within);
-        if denials.sum() < u64::from(terms.after) {
+        denials.add(conditions.quantize(at), count);
+        denials.drop_until(at - conditions.within);
+        if denials.sum() < u64::from(conditions.after) {
             return None;
         }
         self.denials.clear();
-        self.strikes = terms.next_strikes(self.strikes.latest(known), at);
+        self.strikes = conditions.next_strikes(self.strikes.latest(known), at);
         Some(self.strikes)
     }
 
@@ -171,9 +171,9 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const RULES: u64 = 3;
 
-    fn terms(rule: u64) -> BanTerms {
+    fn conditions(rule: u64) -> BanConditions {
         let after = [1, 3, 5][rule as usize];
-        BanTerms { after, within: SECOND * 20, first: SECOND * 4, max: SECOND * 30 }
+        BanConditions { after, within: SECOND * 20, first: SECOND * 4, max: SECOND * 30 }
     }
 
     /// The reference model, without bounds on memory: every denial that counts, and every ban.
@@ -189,7 +189,7 @@ mod tests {
             if self.bans.iter().any(|(_, until)| at < *until) {
                 return None;
             }
-            let BanTerms { after, within, first, max } = terms(rule);
+            let BanConditions { after, within, first, max } = conditions(rule);
             let counted = self.counted.entry(rule).or_default();
             counted.push(at);
             let recent = counted.iter().filter(|time| at.since(**time) < within).count();
@@ -216,7 +216,7 @@ mod tests {
             for (rule, seconds, requests) in steps {
                 now = now + SECOND * seconds as u32;
                 for _ in 0..requests {
-                    let ban = offender.record_denials(rule, &terms(rule), Strikes::default(), now, 1);
+                    let ban = offender.record_denials(rule, &conditions(rule), Strikes::default(), now, 1);
                     prop_assert_eq!(ban, model.denied(rule, now));
                 }
             }
@@ -228,35 +228,37 @@ mod tests {
     #[test]
     fn denials_of_one_moment_are_one_strike_whatever_their_number() {
         let mut offender = Offender::default();
-        let ban = offender.record_denials(1, &terms(1), Strikes::default(), NOW, 1_000);
+        let ban = offender.record_denials(1, &conditions(1), Strikes::default(), NOW, 1_000);
         assert_eq!(ban, Some(Strikes { count: 1, until: NOW + SECOND * 4 }));
-        assert_eq!(offender.record_denials(2, &terms(2), Strikes::default(), NOW + SECOND, 1_000), None);
+        assert_eq!(offender.record_denials(2, &conditions(2), Strikes::default(), NOW + SECOND, 1_000), None);
         assert_eq!(offender.denials.len(), 0);
     }
 
     #[test]
     fn requests_in_flight_when_a_ban_began_do_not_count() {
         let mut offender = Offender::default();
-        offender.record_denials(0, &terms(0), Strikes::default(), NOW, 1).expect("the first denial bans");
-        assert_eq!(offender.record_denials(0, &terms(0), Strikes::default(), NOW - SECOND, 1), None);
-        assert_eq!(offender.record_denials(1, &terms(1), Strikes::default(), NOW, 9), None);
+        offender
+            .record_denials(0, &conditions(0), Strikes::default(), NOW, 1)
+            .expect("the first denial bans");
+        assert_eq!(offender.record_denials(0, &conditions(0), Strikes::default(), NOW - SECOND, 1), None);
+        assert_eq!(offender.record_denials(1, &conditions(1), Strikes::default(), NOW, 9), None);
         let listed = Strikes { count: 0, until: NOW + SECOND * 60 };
         assert_eq!(
-            offender.record_denials(0, &terms(0), listed, NOW + SECOND * 59, 1),
+            offender.record_denials(0, &conditions(0), listed, NOW + SECOND * 59, 1),
             None,
             "banned by hand"
         );
-        assert!(offender.record_denials(0, &terms(0), listed, NOW + SECOND * 60, 1).is_some());
+        assert!(offender.record_denials(0, &conditions(0), listed, NOW + SECOND * 60, 1).is_some());
     }
 
     #[test]
     fn a_large_threshold_takes_bounded_memory_and_forgets_a_step_early_at_most() {
-        let terms = BanTerms { after: 1_000, within: SECOND * 1_280, first: SECOND, max: SECOND };
+        let conditions = BanConditions { after: 1_000, within: SECOND * 1_280, first: SECOND, max: SECOND };
         let mut offender = Offender::default();
         for n in 0..3_000 {
             let at = NOW + SECOND * 2 * n;
             assert_eq!(
-                offender.record_denials(0, &terms, Strikes::default(), at, 1),
+                offender.record_denials(0, &conditions, Strikes::default(), at, 1),
                 None,
                 "640 in the time"
             );
@@ -265,7 +267,7 @@ mod tests {
         let mut offender = Offender::default();
         let banned = (0..1_000).find(|n| {
             let at = NOW + Duration::from_millis(1_270) * *n;
-            offender.record_denials(0, &terms, Strikes::default(), at, 1).is_some()
+            offender.record_denials(0, &conditions, Strikes::default(), at, 1).is_some()
         });
         assert_eq!(banned, Some(999));
     }
@@ -274,7 +276,8 @@ mod tests {
     fn denials_that_arrive_out_of_order_count_by_their_time() {
         let mut offender = Offender::default();
         for seconds in [10, 0, 5] {
-            let ban = offender.record_denials(2, &terms(2), Strikes::default(), NOW + SECOND * seconds, 1);
+            let ban =
+                offender.record_denials(2, &conditions(2), Strikes::default(), NOW + SECOND * seconds, 1);
             assert_eq!(ban, None);
         }
         let times: Vec<_> = offender.denials[0].times.iter().map(|(at, _)| at.since(NOW).as_secs()).collect();

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::ban::sketch::CountMinSketch;
-use crate::ban::{Ban, BanSource, BanTerms, Offender, Strikes};
+use crate::ban::{Ban, BanConditions, BanSource, Offender, Strikes};
 use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::sampled_lru::SampledLru;
@@ -56,18 +56,18 @@ impl Offenders {
         &self,
         key: Fingerprint,
         rule: Fingerprint,
-        terms: &BanTerms,
+        conditions: &BanConditions,
         listed: Strikes,
         at: Time,
         count: u32,
     ) -> Option<Ban> {
         let mut known = lock(&self.0);
         // Denials that suffice for a ban need no record of earlier ones.
-        if count < terms.after && !known.admits(key, at) {
+        if count < conditions.after && !known.admits(key, at) {
             return None;
         }
-        let Strikes { count: strikes, until } =
-            known.change(key, at, |offender| offender.record_denials(rule.0, terms, listed, at, count))?;
+        let Strikes { count: strikes, until } = known
+            .change(key, at, |offender| offender.record_denials(rule.0, conditions, listed, at, count))?;
         Some(Ban { until, reason: String::new(), source: BanSource::Automatic, strikes })
     }
 
@@ -199,7 +199,7 @@ mod tests {
     const KEY: Fingerprint = Fingerprint(1);
     const NONE: Strikes = Strikes { count: 0, until: Time::EPOCH };
 
-    const TERMS: BanTerms = BanTerms {
+    const CONDITIONS: BanConditions = BanConditions {
         after: 3,
         within: MINUTE.saturating_mul(10),
         first: MINUTE.saturating_mul(60),
@@ -207,7 +207,7 @@ mod tests {
     };
 
     fn offend(offenders: &Offenders, rule: u64, listed: Strikes, now: Time) -> Ban {
-        let deny = || offenders.record_denials(KEY, Fingerprint(rule), &TERMS, listed, now, 1);
+        let deny = || offenders.record_denials(KEY, Fingerprint(rule), &CONDITIONS, listed, now, 1);
         assert_eq!((deny(), deny()), (None, None));
         deny().expect("the third denial bans")
     }
@@ -243,7 +243,7 @@ mod tests {
         let offenders = Offenders::default();
         for n in 0..100 {
             let now = NOW + MINUTE * 5 * n;
-            assert_eq!(offenders.record_denials(KEY, Fingerprint(1), &TERMS, NONE, now, 1), None);
+            assert_eq!(offenders.record_denials(KEY, Fingerprint(1), &CONDITIONS, NONE, now, 1), None);
         }
     }
 
@@ -251,7 +251,7 @@ mod tests {
     fn denials_are_counted_for_each_rule_and_the_rules_are_bounded() {
         let offenders = Offenders::default();
         for rule in 0..2 * MAX_RULES as u64 {
-            let denied = offenders.record_denials(KEY, Fingerprint(rule), &TERMS, NONE, NOW, 1);
+            let denied = offenders.record_denials(KEY, Fingerprint(rule), &CONDITIONS, NONE, NOW, 1);
             assert_eq!(denied, None);
         }
         assert_eq!(offenders.rows(0, 1)[0].2.denials.len(), MAX_RULES);
@@ -267,12 +267,13 @@ mod tests {
         for round in 0..5 {
             for key in 0..20 {
                 let fingerprint = Fingerprint(key);
-                banned +=
-                    u32::from(offenders.record_denials(fingerprint, rule, &TERMS, NONE, NOW, 1).is_some());
+                banned += u32::from(
+                    offenders.record_denials(fingerprint, rule, &CONDITIONS, NONE, NOW, 1).is_some(),
+                );
             }
             for n in flood.by_ref().take(if round == 0 { 200_000 } else { 40_000 }) {
                 let fingerprint = Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-                offenders.record_denials(fingerprint, rule, &TERMS, NONE, NOW, 1);
+                offenders.record_denials(fingerprint, rule, &CONDITIONS, NONE, NOW, 1);
             }
         }
         assert_eq!(banned, 20);
@@ -288,25 +289,25 @@ mod tests {
             offenders.record_denials(
                 Fingerprint(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
                 rule,
-                &TERMS,
+                &CONDITIONS,
                 NONE,
                 NOW,
                 1,
             );
         }
-        let ban = (1..10).find(|_| offenders.record_denials(KEY, rule, &TERMS, NONE, NOW, 1).is_some());
-        assert!(ban.is_some_and(|denials| denials <= TERMS.after + 2), "{ban:?}");
+        let ban = (1..10).find(|_| offenders.record_denials(KEY, rule, &CONDITIONS, NONE, NOW, 1).is_some());
+        assert!(ban.is_some_and(|denials| denials <= CONDITIONS.after + 2), "{ban:?}");
     }
 
     #[test]
     fn the_denials_of_all_keys_take_bounded_memory() {
         let max_heap_bytes = 1 << 20;
         let offenders = Offenders(Mutex::new(OffenderTable { max_heap_bytes, ..OffenderTable::default() }));
-        let terms = BanTerms { after: 128, ..TERMS };
+        let conditions = BanConditions { after: 128, ..CONDITIONS };
         for n in 0..700 {
             for millis in 0..127 {
                 let at = NOW + Duration::from_millis(millis);
-                offenders.record_denials(Fingerprint(n), Fingerprint(1), &terms, NONE, at, 1);
+                offenders.record_denials(Fingerprint(n), Fingerprint(1), &conditions, NONE, at, 1);
             }
         }
         let known = lock(&offenders.0);

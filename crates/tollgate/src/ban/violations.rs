@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::ban::{BanTerms, Strikes};
+use crate::ban::{BanConditions, Strikes};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::rule::RuleId;
@@ -43,7 +43,7 @@ pub struct Violations {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleViolations {
     pub rule: RuleId,
-    pub terms: BanTerms,
+    pub conditions: BanConditions,
     /// Timestamps and the number of violations at each.
     pub times: SmallVec<[(Time, u32); 2]>,
 }
@@ -72,8 +72,15 @@ impl ViolationQueue {
         self.is_enabled.load(Ordering::Acquire)
     }
 
-    pub(crate) fn push(&self, fingerprint: Fingerprint, key: &Key, rule: &RuleId, terms: BanTerms, at: Time) {
-        if !lock(&self.buffer).push(fingerprint, key, rule, terms, at) {
+    pub(crate) fn push(
+        &self,
+        fingerprint: Fingerprint,
+        key: &Key,
+        rule: &RuleId,
+        conditions: BanConditions,
+        at: Time,
+    ) {
+        if !lock(&self.buffer).push(fingerprint, key, rule, conditions, at) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -96,17 +103,17 @@ impl ViolationBuffer {
         fingerprint: Fingerprint,
         key: &Key,
         rule: &RuleId,
-        terms: BanTerms,
+        conditions: BanConditions,
         at: Time,
     ) -> bool {
         let is_full = self.pairs >= MAX_PENDING;
         if let Some(known) = self.keys.get_mut(&fingerprint) {
             if let Some(same) = known.by_rule.iter_mut().find(|by| by.rule == *rule) {
-                same.add(terms, at);
+                same.add(conditions, at);
                 return true;
             }
             if !is_full {
-                known.by_rule.push(RuleViolations::new(rule, terms, at));
+                known.by_rule.push(RuleViolations::new(rule, conditions, at));
                 self.pairs += 1;
             }
             return !is_full;
@@ -118,7 +125,7 @@ impl ViolationBuffer {
         }
         self.pairs += 1;
         self.bytes += bytes;
-        let by = SmallVec::from_iter([RuleViolations::new(rule, terms, at)]);
+        let by = SmallVec::from_iter([RuleViolations::new(rule, conditions, at)]);
         self.keys.insert(
             fingerprint,
             Violations { key: key.clone(), known_strikes: Strikes::default(), by_rule: by },
@@ -140,12 +147,12 @@ impl Violations {
 }
 
 impl RuleViolations {
-    fn new(rule: &RuleId, terms: BanTerms, at: Time) -> RuleViolations {
-        RuleViolations { rule: rule.clone(), terms, times: SmallVec::from_iter([(at, 1)]) }
+    fn new(rule: &RuleId, conditions: BanConditions, at: Time) -> RuleViolations {
+        RuleViolations { rule: rule.clone(), conditions, times: SmallVec::from_iter([(at, 1)]) }
     }
 
-    fn add(&mut self, terms: BanTerms, at: Time) {
-        self.terms = terms;
+    fn add(&mut self, conditions: BanConditions, at: Time) {
+        self.conditions = conditions;
         let is_full = self.times.len() >= MAX_TIMESTAMPS;
         match self.times.last_mut() {
             Some(last) if is_full || last.0 == at => *last = (last.0.max(at), last.1.saturating_add(1)),
@@ -162,11 +169,11 @@ mod tests {
 
     const NOW: Time = Time::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
-    const TERMS: BanTerms = BanTerms { after: 3, within: SECOND, first: SECOND, max: SECOND };
+    const CONDITIONS: BanConditions = BanConditions { after: 3, within: SECOND, first: SECOND, max: SECOND };
 
     fn push(waiting: &ViolationQueue, n: usize, rule: &str, at: Time) {
         let key = Key::parse(&format!("user:{n}")).expect("valid");
-        waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), TERMS, at);
+        waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), CONDITIONS, at);
     }
 
     #[test]
@@ -193,7 +200,7 @@ mod tests {
         let rule = RuleId::new("a").expect("valid");
         for n in 0..2_000 {
             let key = Key::parse(&format!("user:{long}{n}")).expect("valid");
-            waiting.push(Fingerprint(n), &key, &rule, TERMS, NOW);
+            waiting.push(Fingerprint(n), &key, &rule, CONDITIONS, NOW);
         }
         assert!(waiting.dropped() > 900, "{}", waiting.dropped());
     }

@@ -88,7 +88,7 @@ struct InspectedKey<'p> {
 }
 
 /// What was read about a key.
-struct KeyState {
+struct InspectedState {
     limits: Vec<CounterReport>,
     track: Option<Track>,
     scope: TrackScope,
@@ -142,11 +142,11 @@ impl EngineCore {
         Ok(found.into_report(state))
     }
 
-    fn read_in_memory(&self, found: &InspectedKey<'_>, now: Time) -> KeyState {
+    fn read_in_memory(&self, found: &InspectedKey<'_>, now: Time) -> InspectedState {
         let report_of = |charge: &Charge| {
             report(charge.counter().limit, &charge.quota, &self.store.state_of(charge, now), now)
         };
-        KeyState {
+        InspectedState {
             limits: found.charges.iter().map(report_of).collect(),
             track: found.rule.track.map(|_| self.local_track(found.rule, found.fingerprint, now)),
             scope: TrackScope::Node,
@@ -168,7 +168,7 @@ impl EngineCore {
         found: &InspectedKey<'_>,
         now: Time,
         store: &(impl CentralCounterStore + CentralTrackStore),
-    ) -> Result<KeyState, StoreError> {
+    ) -> Result<InspectedState, StoreError> {
         // Tracking data first. Its deadline is the longer one: on a store that is not connected yet, the read of the
         // limits, with the deadline of a decision, would fail where this one connects.
         let tracked = match found.rule.track {
@@ -185,9 +185,9 @@ impl EngineCore {
             None => (None, TrackScope::Node, None),
         };
         match limits {
-            Ok(limits) => Ok(KeyState { limits, track, scope, store_error: track_error }),
+            Ok(limits) => Ok(InspectedState { limits, track, scope, store_error: track_error }),
             Err(error) if track.is_none() => Err(error),
-            Err(error) => Ok(KeyState { limits: Vec::new(), track, scope, store_error: Some(error) }),
+            Err(error) => Ok(InspectedState { limits: Vec::new(), track, scope, store_error: Some(error) }),
         }
     }
 
@@ -231,8 +231,8 @@ impl EngineCore {
 }
 
 impl InspectedKey<'_> {
-    fn into_report(self, state: KeyState) -> KeyReport {
-        let KeyState { limits, track, scope, store_error } = state;
+    fn into_report(self, state: InspectedState) -> KeyReport {
+        let InspectedState { limits, track, scope, store_error } = state;
         KeyReport { rule: self.rule.id.to_string(), key: self.key, limits, track, scope, store_error }
     }
 }

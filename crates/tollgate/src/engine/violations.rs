@@ -33,7 +33,7 @@ impl EngineCore {
     pub fn count_violations_locally(&self, violations: &Violations) {
         for by in &violations.by_rule {
             for (at, count) in &by.times {
-                if self.bans.record_denials(&violations.key, by.rule.as_str(), &by.terms, *at, *count) {
+                if self.bans.record_denials(&violations.key, by.rule.as_str(), &by.conditions, *at, *count) {
                     self.count_ban(by.rule.as_str());
                 }
             }

@@ -7,16 +7,16 @@ use siphasher::sip::SipHasher13;
 /// The keyed step, by AES where the processor has it.
 #[derive(Clone)]
 pub(super) struct Rounds {
-    keys: Keys,
+    keys: RoundKeys,
     /// For the last block of a part: separates it from all other blocks.
-    last_keys: Keys,
+    last_keys: RoundKeys,
     /// The state before the first block, which it whitens: `aesenc` adds its key only after the S-boxes.
     start: u128,
     mark: u64,
     aes: bool,
 }
 
-type Keys = [u128; Rounds::COUNT];
+type RoundKeys = [u128; Rounds::COUNT];
 
 pub(super) const BLOCK: usize = 16;
 
@@ -90,7 +90,7 @@ impl Rounds {
     }
 
     #[inline(always)]
-    fn part_by(&self, step: impl Fn(&Keys, u128, u128) -> u128, mut state: u128, bytes: &[u8]) -> u128 {
+    fn part_by(&self, step: impl Fn(&RoundKeys, u128, u128) -> u128, mut state: u128, bytes: &[u8]) -> u128 {
         let mut rest = bytes;
         while let Some((block, after)) = rest.split_first_chunk::<BLOCK>() {
             state = step(&self.keys, state, u128::from_le_bytes(*block));
@@ -120,7 +120,7 @@ pub(super) fn last_block(bytes: &[u8]) -> u128 {
 }
 
 #[cold]
-fn step_by_siphash(keys: &Keys, state: u128, block: u128) -> u128 {
+fn step_by_siphash(keys: &RoundKeys, state: u128, block: u128) -> u128 {
     let half = |key: u128| {
         let mut hasher = SipHasher13::new_with_key(&key.to_le_bytes());
         hasher.write(&state.to_le_bytes());
@@ -144,7 +144,7 @@ fn has_aes() -> bool {
 /// The processor has the instructions.
 #[cfg(all(target_arch = "x86_64", not(tollgate_portable)))]
 #[inline(always)]
-unsafe fn step_by_aes(keys: &Keys, state: u128, block: u128) -> u128 {
+unsafe fn step_by_aes(keys: &RoundKeys, state: u128, block: u128) -> u128 {
     use std::arch::x86_64::__m128i;
     // SAFETY: both types are sixteen bytes, and all bit patterns are valid.
     let mut mixed = unsafe { std::mem::transmute::<u128, __m128i>(state ^ block) };

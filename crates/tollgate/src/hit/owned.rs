@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-use crate::hit::{Field, Hit};
+use crate::hit::{Hit, HitField};
 use crate::identity::{Attribute, FieldSource};
 use crate::request::Target;
 
@@ -80,8 +80,8 @@ fn borrow(text: &Option<Box<str>>) -> Option<Cow<'_, str>> {
     text.as_deref().map(Cow::Borrowed)
 }
 
-fn borrow_field((source, name, value): &OwnedField) -> Field<'_> {
-    Field { source: *source, name: Cow::Borrowed(name), value: Cow::Borrowed(value) }
+fn borrow_field((source, name, value): &OwnedField) -> HitField<'_> {
+    HitField { source: *source, name: Cow::Borrowed(name), value: Cow::Borrowed(value) }
 }
 
 /// What identifies the client of a hit best: its user, its API key, its address, or another identity.

@@ -59,14 +59,14 @@ struct Queues {
 }
 
 /// A place in the queue of a key.
-struct Ticket<'q> {
+struct QueueTicket<'q> {
     queues: &'q WaitQueues,
     key: Fingerprint,
     number: u64,
 }
 
 impl WaitQueues {
-    fn enter(&self, key: Fingerprint) -> Result<Ticket<'_>, WaitError> {
+    fn enter(&self, key: Fingerprint) -> Result<QueueTicket<'_>, WaitError> {
         let mut queues = lock(&self.0);
         if queues.waiting >= MAX_WAITING {
             return Err(WaitError::TooManyWaiting);
@@ -75,7 +75,7 @@ impl WaitQueues {
         queues.next_ticket += 1;
         queues.waiting += 1;
         queues.by_key.entry(key).or_default().insert(number, Waker::noop().clone());
-        Ok(Ticket { queues: self, key, number })
+        Ok(QueueTicket { queues: self, key, number })
     }
 
     #[cfg(test)]
@@ -85,7 +85,7 @@ impl WaitQueues {
     }
 }
 
-impl Ticket<'_> {
+impl QueueTicket<'_> {
     /// Ready when no earlier ticket of the key is left.
     fn poll_first(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut queues = lock(&self.queues.0);
@@ -100,7 +100,7 @@ impl Ticket<'_> {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for QueueTicket<'_> {
     fn drop(&mut self) {
         let mut queues = lock(&self.queues.0);
         queues.waiting -= 1;

@@ -14,7 +14,7 @@ use crate::limit::Limit;
 use crate::rule::rule_interner::RuleInterner;
 use crate::rule::{
     AmbiguousKey, BanPolicy, CompactText, CountWhen, DenyOptions, EnforcedShare, HostPattern, Limits,
-    MissingKey, OnExceed, OnStoreError, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode, RuleTerms,
+    MissingKey, OnExceed, OnStoreError, Pattern, Rule, RuleId, RuleLimit, RuleMethod, RuleMode, RuleSettings,
     Tracking,
 };
 use crate::time::parse_duration;
@@ -113,7 +113,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
     let cost_from = cost_from(map);
     let ban = ban(map, &key);
     let deny = DenyOptions::read(map);
-    let terms = RuleTerms {
+    let settings = RuleSettings {
         method,
         key,
         missing_key,
@@ -131,7 +131,7 @@ fn read_rule(map: &mut MapReader<'_, '_>) -> Option<Rule> {
         ban,
         deny,
     };
-    Some(Rule { id: id?, pattern, uid, limits: limits?.into(), terms: terms.into() })
+    Some(Rule { id: id?, pattern, uid, limits: limits?.into(), settings: settings.into() })
 }
 
 const MISSING_KEY: [(&str, MissingKey); 3] =

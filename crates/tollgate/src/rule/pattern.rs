@@ -23,7 +23,7 @@ pub(crate) enum Segment<'p> {
 pub struct HostPattern(SharedStr);
 
 /// There may be a million of them: a pattern is its text, which many may share, and is split where needed. The method
-/// is one of the rule's [`RuleTerms`](crate::rule::RuleTerms), so that rules share paths.
+/// is one of the rule's [`RuleSettings`](crate::rule::RuleSettings), so that rules share paths.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     /// The path, or nothing.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use crate::collections::SharedStr;
 use crate::collections::interner::{Interner, MIN_SWEEP};
-use crate::rule::{Limits, Rule, RuleTerms};
+use crate::rule::{Limits, Rule, RuleSettings};
 
 #[derive(Default)]
 pub(crate) struct RuleInterner {
-    terms: Interner<Arc<RuleTerms>>,
+    settings: Interner<Arc<RuleSettings>>,
     limits: Interner<Arc<Limits>>,
     /// Separate from other texts: two tables fit their contents better than one.
     paths: Interner<SharedStr>,
@@ -24,7 +24,7 @@ pub(crate) struct RuleInterner {
 impl RuleInterner {
     /// The same rule, sharing common parts with others.
     pub(crate) fn share(&mut self, mut rule: Rule) -> Rule {
-        self.terms.share(&mut rule.terms);
+        self.settings.share(&mut rule.settings);
         self.limits.share(&mut rule.limits);
         self.paths.share(rule.pattern.text_mut());
         if let Some(host) = &mut rule.pattern.host {
@@ -41,7 +41,7 @@ impl RuleInterner {
         self.removed += 1;
         if self.removed >= MIN_SWEEP.max(self.len() / 8) {
             self.removed = 0;
-            self.terms.sweep();
+            self.settings.sweep();
             self.limits.sweep();
             self.paths.sweep();
             self.texts.sweep();
@@ -50,7 +50,7 @@ impl RuleInterner {
 
     pub(crate) fn len(&self) -> usize {
         let texts = self.paths.len() + self.texts.len();
-        self.terms.len() + self.limits.len() + texts
+        self.settings.len() + self.limits.len() + texts
     }
 }
 
@@ -75,7 +75,9 @@ mod tests {
         for known in &rules {
             let n = known.id.as_str()[1..].parse().expect("a number");
             let again = interner.share(rule(n));
-            assert!(Arc::ptr_eq(&again.limits, &known.limits) && Arc::ptr_eq(&again.terms, &known.terms));
+            assert!(
+                Arc::ptr_eq(&again.limits, &known.limits) && Arc::ptr_eq(&again.settings, &known.settings)
+            );
         }
         assert_eq!(interner.len(), 1 + 4 * rules.len());
     }

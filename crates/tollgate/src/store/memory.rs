@@ -380,7 +380,7 @@ impl MemoryStore {
         if pressure.unstored == 0 || outcome.grant.is_none() {
             outcome
         } else {
-            self.run_unstored(inner, outcome, op)
+            self.charge_without_entry(inner, outcome, op)
         }
     }
 

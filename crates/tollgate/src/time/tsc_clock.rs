@@ -36,7 +36,7 @@ use crate::time::nanos_of;
 pub(super) struct TscClock {
     started: Instant,
     /// The start of the measurement of the counter's rate.
-    first: Sample,
+    first: ClockSample,
     /// Whether the counter is reliable.
     steady: AtomicBool,
     /// The number of the anchor in steps of [`VERSION_STEP`], and the two flags.
@@ -65,7 +65,7 @@ struct Anchor {
 
 /// The system clock and the counter, read together.
 #[derive(Clone, Copy, Debug)]
-struct Sample {
+struct ClockSample {
     nanos: u64,
     counter: u64,
 }
@@ -191,19 +191,19 @@ impl TscClock {
             self.version.fetch_and(!OVERTAKEN, Ordering::AcqRel);
         }
         let nanos = self.latest_time(version);
-        self.write(version, Sample { nanos, counter: 0 }, 0, 0);
+        self.write(version, ClockSample { nanos, counter: 0 }, 0, 0);
         self.version.store((version & !WRITING) + VERSION_STEP, Ordering::Release);
         None
     }
 
     /// Writes the next anchor; returns the time at which it begins.
-    fn prepare(&self, version: u64, sample: Sample) -> u64 {
-        let Sample { nanos, counter } = sample;
+    fn prepare(&self, version: u64, sample: ClockSample) -> u64 {
+        let ClockSample { nanos, counter } = sample;
         let counted = counter.saturating_sub(self.first.counter);
         let measured = nanos.saturating_sub(self.first.nanos).max(1);
         // If the anchor was ahead, time does not advance until the system clock has caught up.
         let returned_time = self.latest_time(version).max(nanos);
-        let start = Sample { nanos: returned_time, counter };
+        let start = ClockSample { nanos: returned_time, counter };
         if counted == 0 || counter < self.anchor.counter.load(Ordering::Relaxed) {
             self.steady.store(false, Ordering::Relaxed); // a counter that goes back is unusable
             self.write(version, start, 0, 0);
@@ -221,7 +221,7 @@ impl TscClock {
     }
 
     /// Called only by the thread that has set [`WRITING`].
-    fn write(&self, version: u64, start: Sample, scale: u64, valid_counts: u64) {
+    fn write(&self, version: u64, start: ClockSample, scale: u64, valid_counts: u64) {
         fence(Ordering::Release); // a thread that sees any of these stores sees the flag
         self.anchor.counter.store(start.counter, Ordering::Relaxed);
         self.anchor.nanos.store(start.nanos, Ordering::Relaxed);
@@ -253,17 +253,17 @@ impl TscClock {
 }
 
 /// Reads both clocks; again if the thread was preempted in between.
-fn sample(started: Instant) -> Sample {
+fn sample(started: Instant) -> ClockSample {
     let mut before = counter::read();
     for _ in 1..MAX_SAMPLES {
         let nanos = nanos_of(started.elapsed());
         let counter = counter::read();
         if counter.saturating_sub(before) < MAX_SAMPLE_GAP {
-            return Sample { nanos, counter };
+            return ClockSample { nanos, counter };
         }
         before = counter;
     }
-    Sample { nanos: nanos_of(started.elapsed()), counter: counter::read() }
+    ClockSample { nanos: nanos_of(started.elapsed()), counter: counter::read() }
 }
 
 impl Anchor {

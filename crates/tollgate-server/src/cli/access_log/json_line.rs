@@ -15,34 +15,34 @@ pub fn parse(line: &str) -> Result<LogRecord<'_>, String> {
     let mut record = LogRecord::default();
     let mut problem = None;
     let mut json = serde_json::Deserializer::from_str(line);
-    let level = Level { record: &mut record, problem: &mut problem, kind: Kind::Fields, depth: 0 };
+    let level = LineObject { record: &mut record, problem: &mut problem, kind: ObjectKind::Fields, depth: 0 };
     let read = json.deserialize_map(level).and_then(|()| json.end());
     read.map_err(|error| format!("not a JSON object: {error}"))?;
     problem.map_or(Ok(record), Err)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ObjectKind {
     Fields,
     Headers,
     Attributes,
 }
 
 /// An object of the line.
-struct Level<'r, 'a> {
+struct LineObject<'r, 'a> {
     record: &'r mut LogRecord<'a>,
     problem: &'r mut Option<String>,
-    kind: Kind,
+    kind: ObjectKind,
     depth: u8,
 }
 
-impl<'a> Level<'_, 'a> {
+impl<'a> LineObject<'_, 'a> {
     fn set(&mut self, name: &str, value: Cow<'a, str>) {
         match self.kind {
-            Kind::Headers => self.record.header(name, value),
-            Kind::Fields | Kind::Attributes => {
+            ObjectKind::Headers => self.record.header(name, value),
+            ObjectKind::Fields | ObjectKind::Attributes => {
                 let unknown = match self.kind {
-                    Kind::Attributes => UnknownNames::Attributes,
+                    ObjectKind::Attributes => UnknownNames::Attributes,
                     _ => UnknownNames::Ignored,
                 };
                 if let Err(why) = self.record.set(name, value, unknown) {
@@ -53,7 +53,7 @@ impl<'a> Level<'_, 'a> {
     }
 }
 
-impl<'de> Visitor<'de> for Level<'_, 'de> {
+impl<'de> Visitor<'de> for LineObject<'_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,20 +61,20 @@ impl<'de> Visitor<'de> for Level<'_, 'de> {
     }
 
     fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<(), M::Error> {
-        while let Some(name) = map.next_key_seed(Text)? {
-            map.next_value_seed(Field { level: &mut self, name: &name })?;
+        while let Some(name) = map.next_key_seed(BorrowedText)? {
+            map.next_value_seed(LineMember { level: &mut self, name: &name })?;
         }
         Ok(())
     }
 }
 
 /// A value of an object.
-struct Field<'f, 'r, 'a> {
-    level: &'f mut Level<'r, 'a>,
+struct LineMember<'f, 'r, 'a> {
+    level: &'f mut LineObject<'r, 'a>,
     name: &'f str,
 }
 
-impl<'de> DeserializeSeed<'de> for Field<'_, '_, 'de> {
+impl<'de> DeserializeSeed<'de> for LineMember<'_, '_, 'de> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -82,7 +82,7 @@ impl<'de> DeserializeSeed<'de> for Field<'_, '_, 'de> {
     }
 }
 
-impl<'de> Visitor<'de> for Field<'_, '_, 'de> {
+impl<'de> Visitor<'de> for LineMember<'_, '_, 'de> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,34 +126,34 @@ impl<'de> Visitor<'de> for Field<'_, '_, 'de> {
 
     /// Caddy writes every header as a list.
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<(), S::Error> {
-        if self.level.kind != Kind::Headers {
+        if self.level.kind != ObjectKind::Headers {
             while list.next_element::<IgnoredAny>()?.is_some() {}
             return Ok(());
         }
-        while list.next_element_seed(Field { level: self.level, name: self.name })?.is_some() {}
+        while list.next_element_seed(LineMember { level: self.level, name: self.name })?.is_some() {}
         Ok(())
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
         let kind = match self.name {
-            "headers" => Kind::Headers,
-            "attributes" => Kind::Attributes,
-            _ => Kind::Fields,
+            "headers" => ObjectKind::Headers,
+            "attributes" => ObjectKind::Attributes,
+            _ => ObjectKind::Fields,
         };
         let is_read = matches!(self.name, "request" | "headers" | "attributes");
         if !is_read || self.level.depth + 1 >= MAX_DEPTH {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(());
         }
-        let Level { record, problem, depth, .. } = self.level;
-        Level { record, problem, kind, depth: *depth + 1 }.visit_map(map)
+        let LineObject { record, problem, depth, .. } = self.level;
+        LineObject { record, problem, kind, depth: *depth + 1 }.visit_map(map)
     }
 }
 
 /// A text that is borrowed where it has no escapes.
-struct Text;
+struct BorrowedText;
 
-impl<'de> DeserializeSeed<'de> for Text {
+impl<'de> DeserializeSeed<'de> for BorrowedText {
     type Value = Cow<'de, str>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
@@ -161,7 +161,7 @@ impl<'de> DeserializeSeed<'de> for Text {
     }
 }
 
-impl<'de> Visitor<'de> for Text {
+impl<'de> Visitor<'de> for BorrowedText {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

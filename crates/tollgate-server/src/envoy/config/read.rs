@@ -26,19 +26,22 @@ pub fn domain(text: &str) -> Result<(String, Domain), Problems> {
         let descriptors = map.optional("descriptors");
         map.finish();
         if let Some(node) = descriptors.filter(|node| !node.is_null()) {
-            level =
-                Reader { problems: &mut problems, domain: &name }.level(node, "descriptors", &mut Vec::new());
+            level = ConfigReader { problems: &mut problems, domain: &name }.level(
+                node,
+                "descriptors",
+                &mut Vec::new(),
+            );
         }
     }
     problems.or((name, level))
 }
 
-struct Reader<'p> {
+struct ConfigReader<'p> {
     problems: &'p mut Problems,
     domain: &'p str,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn level(&mut self, list: &Node<'_>, path: &str, parents: &mut Vec<(String, String)>) -> Level {
         let mut level = Level::default();
         let Some(items) = list.as_list() else {

@@ -13,11 +13,11 @@ use crate::response::millis;
 pub struct CheckResponse<'v> {
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    id: Text<VerdictId>,
+    id: Displayed<VerdictId>,
     allowed: bool,
     reason: &'static str,
     rule: Option<&'v str>,
-    limit: Option<Text<&'v Limit>>,
+    limit: Option<Displayed<&'v Limit>>,
     remaining: Option<u64>,
     retry_after_ms: Option<u64>,
     reset_after_ms: Option<u64>,
@@ -33,9 +33,9 @@ pub struct CheckResponse<'v> {
 }
 
 #[derive(Serialize)]
-struct CheckedLimit<'v> {
+struct DecidedLimit<'v> {
     rule: &'v str,
-    limit: Text<&'v Limit>,
+    limit: Displayed<&'v Limit>,
     allowed: bool,
     remaining: u64,
     retry_after_ms: Option<u64>,
@@ -43,16 +43,16 @@ struct CheckedLimit<'v> {
 }
 
 /// Serialized as its text, without a string in between.
-struct Text<T>(T);
+struct Displayed<T>(T);
 
-impl<T: Display> Serialize for Text<T> {
+impl<T: Display> Serialize for Displayed<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
 fn checked_limits<S: Serializer>(limits: &&[LimitVerdict], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(limits.iter().map(CheckedLimit::of))
+    serializer.collect_seq(limits.iter().map(DecidedLimit::of))
 }
 
 impl<'v> CheckResponse<'v> {
@@ -60,11 +60,11 @@ impl<'v> CheckResponse<'v> {
         let reported = verdict.reported();
         CheckResponse {
             status: None,
-            id: Text(verdict.id),
+            id: Displayed(verdict.id),
             allowed: verdict.allowed,
             reason: verdict.reason.name(),
             rule: reported.map(|limit| limit.rule.id.as_str()),
-            limit: reported.map(|limit| Text(&*limit.limit)),
+            limit: reported.map(|limit| Displayed(&*limit.limit)),
             remaining: reported.map(|limit| limit.remaining()),
             retry_after_ms: verdict.retry_after.map(millis),
             reset_after_ms: reported.map(|limit| millis(limit.reset_after())),
@@ -90,11 +90,11 @@ impl<'v> CheckResponse<'v> {
     }
 }
 
-impl<'v> CheckedLimit<'v> {
-    fn of(limit: &'v LimitVerdict) -> CheckedLimit<'v> {
-        CheckedLimit {
+impl<'v> DecidedLimit<'v> {
+    fn of(limit: &'v LimitVerdict) -> DecidedLimit<'v> {
+        DecidedLimit {
             rule: limit.rule.id.as_str(),
-            limit: Text(&*limit.limit),
+            limit: Displayed(&*limit.limit),
             allowed: limit.is_allowed(),
             remaining: limit.remaining(),
             retry_after_ms: limit.retry_after().map(millis),

@@ -117,18 +117,18 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
     let mut traceparent = None;
     for header in headers {
         let is_plain = match field(header.name) {
-            Field::Host => host.replace(header.value).is_none(),
-            Field::Length => {
+            HeadField::Host => host.replace(header.value).is_none(),
+            HeadField::Length => {
                 parse_length(header.value).is_some_and(|length| body_bytes.replace(length).is_none())
             }
-            Field::Authorization => std::str::from_utf8(header.value)
+            HeadField::Authorization => std::str::from_utf8(header.value)
                 .ok()
                 .and_then(fields::bearer)
                 .is_some_and(|token| bearer.replace(token).is_none()),
-            Field::Trace => traceparent.replace(header.value).is_none(),
-            Field::Connection => header.value.eq_ignore_ascii_case(b"keep-alive"),
-            Field::NotPlain => false,
-            Field::Ignored => true,
+            HeadField::Trace => traceparent.replace(header.value).is_none(),
+            HeadField::Connection => header.value.eq_ignore_ascii_case(b"keep-alive"),
+            HeadField::NotPlain => false,
+            HeadField::Ignored => true,
         };
         if !is_plain {
             return Head::Other;
@@ -142,7 +142,7 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
     }
 }
 
-enum Field {
+enum HeadField {
     Host,
     Length,
     Authorization,
@@ -153,21 +153,21 @@ enum Field {
     Ignored,
 }
 
-fn field(name: &str) -> Field {
+fn field(name: &str) -> HeadField {
     let is = |known: &str| name.eq_ignore_ascii_case(known);
     match name.len() {
-        2 if is("te") => Field::NotPlain,
-        4 if is("host") => Field::Host,
-        6 if is("origin") || is("expect") => Field::NotPlain,
-        7 if is("upgrade") || is("trailer") => Field::NotPlain,
-        10 if is("connection") => Field::Connection,
-        11 if is("traceparent") => Field::Trace,
-        13 if is("authorization") => Field::Authorization,
-        14 if is("content-length") => Field::Length,
-        14 if is("sec-fetch-site") || is("http2-settings") => Field::NotPlain,
-        16 if is("proxy-connection") => Field::NotPlain,
-        17 if is("transfer-encoding") => Field::NotPlain,
-        _ => Field::Ignored,
+        2 if is("te") => HeadField::NotPlain,
+        4 if is("host") => HeadField::Host,
+        6 if is("origin") || is("expect") => HeadField::NotPlain,
+        7 if is("upgrade") || is("trailer") => HeadField::NotPlain,
+        10 if is("connection") => HeadField::Connection,
+        11 if is("traceparent") => HeadField::Trace,
+        13 if is("authorization") => HeadField::Authorization,
+        14 if is("content-length") => HeadField::Length,
+        14 if is("sec-fetch-site") || is("http2-settings") => HeadField::NotPlain,
+        16 if is("proxy-connection") => HeadField::NotPlain,
+        17 if is("transfer-encoding") => HeadField::NotPlain,
+        _ => HeadField::Ignored,
     }
 }
 

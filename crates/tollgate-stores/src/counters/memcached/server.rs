@@ -35,12 +35,12 @@ const READ_BYTES: usize = 16 * 1024;
 pub struct MemcachedServer {
     address: Arc<str>,
     breaker: Arc<Breaker>,
-    batches: mpsc::Sender<CommandBatch>,
+    batches: mpsc::Sender<MemcachedBatch>,
 }
 
 /// Commands whose replies are delivered together.
 #[derive(Debug)]
-struct CommandBatch {
+struct MemcachedBatch {
     commands: Vec<MemcachedCommand>,
     /// `None` if the replies are discarded.
     reply_to: Option<oneshot::Sender<Vec<MemcachedReply>>>,
@@ -69,7 +69,7 @@ impl MemcachedServer {
     ) -> Result<Vec<MemcachedReply>, StoreError> {
         self.admit()?;
         let (reply_to, answered) = oneshot::channel();
-        let batch = CommandBatch { commands, reply_to: Some(reply_to) };
+        let batch = MemcachedBatch { commands, reply_to: Some(reply_to) };
         self.batches.try_send(batch).map_err(|_| StoreError::Busy { server: self.name() })?;
         match timeout_at(deadline, answered).await {
             Ok(Ok(replies)) => {
@@ -100,7 +100,7 @@ impl MemcachedServer {
     /// queued.
     pub fn execute_detached(&self, commands: Vec<MemcachedCommand>) {
         if self.breaker.admit().is_ok() {
-            let _ = self.batches.try_send(CommandBatch { commands, reply_to: None });
+            let _ = self.batches.try_send(MemcachedBatch { commands, reply_to: None });
         }
     }
 
@@ -126,7 +126,7 @@ struct ConnectionTask {
     address: Box<str>,
     credentials: Option<Credentials>,
     breaker: Arc<Breaker>,
-    queue: mpsc::Receiver<CommandBatch>,
+    queue: mpsc::Receiver<MemcachedBatch>,
 }
 
 /// A batch that was sent.
@@ -205,12 +205,12 @@ impl ConnectionTask {
 }
 
 fn write_batch(
-    batch: CommandBatch,
+    batch: MemcachedBatch,
     output: &mut Vec<u8>,
     opaque: &mut u32,
     in_flight: &mut VecDeque<InFlight>,
 ) {
-    let CommandBatch { commands, reply_to } = batch;
+    let MemcachedBatch { commands, reply_to } = batch;
     if reply_to.as_ref().is_some_and(oneshot::Sender::is_closed) {
         return;
     }

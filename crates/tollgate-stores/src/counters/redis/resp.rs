@@ -74,7 +74,7 @@ struct OpenArray {
 }
 
 /// What one line starts.
-enum Item {
+enum ParsedLine {
     Reply(RedisReply),
     /// The header of an array of this many items.
     Array(usize),
@@ -99,12 +99,12 @@ impl RespDecoder {
     }
 
     /// Adds an item to the innermost open array; returns the reply that it completes.
-    fn complete(&mut self, item: Item) -> Result<Option<RedisReply>, RespProtocolError> {
+    fn complete(&mut self, item: ParsedLine) -> Result<Option<RedisReply>, RespProtocolError> {
         let mut reply = match item {
-            Item::Reply(reply) => reply,
-            Item::Array(0) => RedisReply::Array(Vec::new()),
-            Item::Array(_) if self.open.len() == MAX_DEPTH => return Err(RespProtocolError),
-            Item::Array(missing) => {
+            ParsedLine::Reply(reply) => reply,
+            ParsedLine::Array(0) => RedisReply::Array(Vec::new()),
+            ParsedLine::Array(_) if self.open.len() == MAX_DEPTH => return Err(RespProtocolError),
+            ParsedLine::Array(missing) => {
                 self.open.push(OpenArray { elements: Vec::with_capacity(missing.min(64)), missing });
                 return Ok(None);
             }
@@ -121,24 +121,26 @@ impl RespDecoder {
         Ok(Some(reply))
     }
 
-    fn item(&mut self, bytes: &[u8]) -> Result<Option<Item>, RespProtocolError> {
+    fn item(&mut self, bytes: &[u8]) -> Result<Option<ParsedLine>, RespProtocolError> {
         let Some(end) = self.line_end(bytes)? else { return Ok(None) };
         let line = bytes[self.at + 1..end].strip_suffix(b"\r").ok_or(RespProtocolError)?;
         let text = || String::from_utf8_lossy(line).into_owned();
         let mut next = end + 1;
         let item = match bytes[self.at] {
-            b'+' => Item::Reply(RedisReply::Simple(text())),
-            b'-' => Item::Reply(RedisReply::Error(text())),
-            b':' => Item::Reply(RedisReply::Int(number(line)?)),
-            b'*' => length(line, MAX_ELEMENTS)?.map_or(Item::Reply(RedisReply::Nil), Item::Array),
+            b'+' => ParsedLine::Reply(RedisReply::Simple(text())),
+            b'-' => ParsedLine::Reply(RedisReply::Error(text())),
+            b':' => ParsedLine::Reply(RedisReply::Int(number(line)?)),
+            b'*' => length(line, MAX_ELEMENTS)?.map_or(ParsedLine::Reply(RedisReply::Nil), ParsedLine::Array),
             _ => match length(line, MAX_BULK)? {
-                None => Item::Reply(RedisReply::Nil),
+                None => ParsedLine::Reply(RedisReply::Nil),
                 Some(length) => {
                     let start = next;
                     next = start + length + 2;
                     match bytes.get(start + length..next) {
                         None => return Ok(None),
-                        Some(b"\r\n") => Item::Reply(RedisReply::Bulk(bytes[start..start + length].to_vec())),
+                        Some(b"\r\n") => {
+                            ParsedLine::Reply(RedisReply::Bulk(bytes[start..start + length].to_vec()))
+                        }
                         Some(_) => return Err(RespProtocolError),
                     }
                 }

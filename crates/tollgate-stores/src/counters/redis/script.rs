@@ -168,9 +168,9 @@ pub(super) struct ScriptResult {
 /// Decodes a reply; `None` if it does not have the expected form.
 pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>]) -> Option<ScriptReply> {
     let mut rest = reply.elements()?.iter();
-    let ran = rest.next()?.number()?;
+    let executed = rest.next()?.number()?;
     let now_us = rest.next()?.number()?;
-    if ran == 0 {
+    if executed == 0 {
         return Some(ScriptReply::DeadlinePassed { server_us: now_us });
     }
     rest.next()?.number()?; // whether the request is admitted: follows from the parts

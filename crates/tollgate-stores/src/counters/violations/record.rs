@@ -61,19 +61,19 @@ impl OffenderRecord {
         for by in &violations.by_rule {
             let rule = by.rule.as_str();
             for (at, count) in &by.times {
-                self.expires_at = self.expires_at.max(*at + by.terms.within);
+                self.expires_at = self.expires_at.max(*at + by.conditions.within);
                 let denied = self.offender.record_denials(
                     rule_hash(rule),
-                    &by.terms,
+                    &by.conditions,
                     violations.known_strikes,
                     *at,
                     *count,
                 );
                 if let Some(Strikes { until, .. }) = denied {
-                    let reason = by.terms.reason(rule);
+                    let reason = by.conditions.reason(rule);
                     let rule = rule.to_owned();
                     self.last_ban = LastBan { started_at: *at, rule, reason, write_id };
-                    self.expires_at = self.expires_at.max(until + by.terms.max);
+                    self.expires_at = self.expires_at.max(until + by.conditions.max);
                 }
             }
         }
@@ -135,7 +135,7 @@ impl OffenderRecord {
         push_text(&mut bytes, &last_ban.rule);
         push_text(&mut bytes, &last_ban.reason);
         push_varints(&mut bytes, [recent_writes.len() as u64]);
-        recent_writes.iter().for_each(|stamp| push_varints(&mut bytes, [stamp.writer, stamp.sequence]));
+        recent_writes.iter().for_each(|write| push_varints(&mut bytes, [write.writer, write.sequence]));
         push_varints(&mut bytes, [offender.denials.len() as u64]);
         for RuleDenials { rule, times } in &offender.denials {
             push_varints(&mut bytes, [*rule, times.len() as u64]);
@@ -220,7 +220,7 @@ pub(super) fn pop_text(rest: &mut &[u8], max: usize) -> Option<String> {
 mod tests {
     use std::time::Duration;
 
-    use tollgate::internal::ban::{BanTerms, RuleViolations};
+    use tollgate::internal::ban::{BanConditions, RuleViolations};
     use tollgate::internal::identity::Key;
     use tollgate::internal::rule::RuleId;
 
@@ -231,13 +231,13 @@ mod tests {
 
     fn violations(rule: &str, after: u32, times: &[(Time, u32)]) -> Violations {
         let rule = RuleId::new(rule).expect("valid");
-        let terms = BanTerms { after, within: MINUTE * 10, first: MINUTE, max: MINUTE * 60 };
-        let by = RuleViolations { rule, terms, times: times.iter().copied().collect() };
+        let conditions = BanConditions { after, within: MINUTE * 10, first: MINUTE, max: MINUTE * 60 };
+        let by = RuleViolations { rule, conditions, times: times.iter().copied().collect() };
         let key = Key::parse("user:1").expect("valid");
         Violations { key, known_strikes: Strikes::default(), by_rule: [by].into_iter().collect() }
     }
 
-    fn stamp(writer: u64, sequence: u64) -> WriteId {
+    fn write_id(writer: u64, sequence: u64) -> WriteId {
         WriteId { writer, sequence }
     }
 
@@ -252,17 +252,17 @@ mod tests {
         let two = violations("a", 5, &[(NOW, 2)]);
         for _ in 0..3 {
             record = kept(&record);
-            record.count(&two, stamp(1, 1));
-            record.count(&two, stamp(2, 9));
+            record.count(&two, write_id(1, 1));
+            record.count(&two, write_id(2, 9));
         }
-        assert_eq!(record.outcome(stamp(2, 9), NOW), ViolationOutcome::Counted, "four of five");
-        assert_eq!(record.count(&two, stamp(1, 2)), RecordChange::Changed);
+        assert_eq!(record.outcome(write_id(2, 9), NOW), ViolationOutcome::Counted, "four of five");
+        assert_eq!(record.count(&two, write_id(1, 2)), RecordChange::Changed);
         for _ in 0..2 {
-            let banned = record.outcome(stamp(1, 2), NOW);
+            let banned = record.outcome(write_id(1, 2), NOW);
             let ViolationOutcome::Banned { rule, ban } = banned else { panic!("{banned:?}") };
             assert_eq!((rule.as_str(), ban.strikes, ban.until), ("a", 1, NOW + MINUTE));
             assert_eq!(
-                record.count(&two, stamp(1, 2)),
+                record.count(&two, write_id(1, 2)),
                 RecordChange::Unchanged,
                 "the writer that decided it sees its own decision"
             );
@@ -273,16 +273,16 @@ mod tests {
     #[test]
     fn violations_of_other_nodes_from_the_same_burst_are_no_second_strike() {
         let mut record = OffenderRecord::default();
-        record.count(&violations("a", 3, &[(NOW, 3)]), stamp(1, 1));
+        record.count(&violations("a", 3, &[(NOW, 3)]), write_id(1, 1));
         for (writer, rule) in [(2, "a"), (3, "b"), (4, "c")] {
             let late = violations(rule, 1, &[(NOW - MINUTE, 9), (NOW, 9)]);
-            assert_eq!(record.count(&late, stamp(writer, 1)), RecordChange::Unchanged);
-            let outcome = record.outcome(stamp(writer, 1), NOW);
+            assert_eq!(record.count(&late, write_id(writer, 1)), RecordChange::Unchanged);
+            let outcome = record.outcome(write_id(writer, 1), NOW);
             assert!(
                 matches!(outcome, ViolationOutcome::AlreadyBanned { ban, started_at } if ban.strikes == 1 && started_at == NOW)
             );
         }
-        record.count(&violations("b", 1, &[(NOW + MINUTE, 1)]), stamp(3, 2));
+        record.count(&violations("b", 1, &[(NOW + MINUTE, 1)]), write_id(3, 2));
         assert_eq!(record.offender.strikes, Strikes { count: 2, until: NOW + MINUTE * 3 });
         assert_eq!(record.expires_at(), NOW + MINUTE * 63, "strikes are forgotten after max");
     }
@@ -291,11 +291,11 @@ mod tests {
     fn a_lifted_ban_resets_the_record_and_late_violations_do_not_count() {
         let mut record = OffenderRecord::default();
         let three = violations("a", 3, &[(NOW, 3)]);
-        record.count(&three, stamp(1, 1));
+        record.count(&three, write_id(1, 1));
         assert!(record.forgive() && !record.forgive());
-        assert_eq!(record.count(&three, stamp(1, 1)), RecordChange::Unchanged);
-        assert_eq!(record.outcome(stamp(1, 1), NOW), ViolationOutcome::Counted);
-        record.count(&three, stamp(1, 2));
+        assert_eq!(record.count(&three, write_id(1, 1)), RecordChange::Unchanged);
+        assert_eq!(record.outcome(write_id(1, 1), NOW), ViolationOutcome::Counted);
+        record.count(&three, write_id(1, 2));
         assert_eq!(record.offender.strikes.count, 1);
     }
 
@@ -307,7 +307,8 @@ mod tests {
             let at = NOW + Duration::from_millis(n * 97);
             let rule = format!("rule-{}", random.u32(..100));
             let after = *random.choice(&[2, 60, 128, 129, 1_000]).expect("there are some");
-            record.count(&violations(&rule, after, &[(at, random.u32(1..3))]), stamp(random.u64(1..50), n));
+            record
+                .count(&violations(&rule, after, &[(at, random.u32(1..3))]), write_id(random.u64(1..50), n));
             let bytes = record.encode();
             assert!(bytes.len() < 100_000);
             if n % 100 == 0 {
@@ -319,7 +320,7 @@ mod tests {
     #[test]
     fn foreign_bytes_are_not_a_record() {
         let mut record = OffenderRecord::default();
-        record.count(&violations("a", 3, &[(NOW, 3)]), stamp(1, 1));
+        record.count(&violations("a", 3, &[(NOW, 3)]), write_id(1, 1));
         let bytes = record.encode();
         for end in 0..bytes.len() {
             assert_eq!(OffenderRecord::decode(&bytes[..end]), None);
@@ -330,7 +331,7 @@ mod tests {
             let index = random.usize(..strange.len());
             strange[index] = random.u8(..);
             if let Some(mut read) = OffenderRecord::decode(&strange) {
-                read.count(&violations("a", 3, &[(NOW, 3)]), stamp(2, 1)); // must not panic
+                read.count(&violations("a", 3, &[(NOW, 3)]), write_id(2, 1)); // must not panic
                 read.encode();
             }
         }

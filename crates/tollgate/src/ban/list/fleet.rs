@@ -1,7 +1,7 @@
 //! Bans that are decided for the whole fleet: violations to count, and the bans that result.
 
 use crate::ban::list::{BanList, InsertResult};
-use crate::ban::{Ban, BanSource, BanTerms, Violations};
+use crate::ban::{Ban, BanConditions, BanSource, Violations};
 use crate::identity::Key;
 use crate::rule::RuleId;
 use crate::sync::lock;
@@ -9,13 +9,19 @@ use crate::time::Time;
 
 impl BanList {
     /// Records a violation: counted at once, or buffered for the central store. Returns whether it has led to a ban.
-    pub(crate) fn record_violation(&self, key: &Key, rule: &RuleId, terms: BanTerms, now: Time) -> bool {
+    pub(crate) fn record_violation(
+        &self,
+        key: &Key,
+        rule: &RuleId,
+        conditions: BanConditions,
+        now: Time,
+    ) -> bool {
         if !self.violation_queue.is_enabled() {
-            return self.record_denials(key, rule.as_str(), &terms, now, 1);
+            return self.record_denials(key, rule.as_str(), &conditions, now, 1);
         }
         let fingerprint = self.fingerprint(key);
         if now >= self.strikes(fingerprint).until {
-            self.violation_queue.push(fingerprint, key, rule, terms, now);
+            self.violation_queue.push(fingerprint, key, rule, conditions, now);
         }
         false
     }

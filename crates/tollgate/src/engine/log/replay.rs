@@ -64,7 +64,7 @@ impl<'e> Replay<'e> {
                 Record::Class => entries.read_class(&mut from)?,
                 Record::Packed => self.counters += entries.read_packed(&mut from)?,
                 Record::Wide => self.counters += entries.read_wide(&mut from)?,
-                Record::NoCounter => self.counters += entries.read_gone(&mut from)?,
+                Record::NoCounter => self.counters += entries.read_removed(&mut from)?,
                 Record::Ban => self.read_ban(&mut from)?,
                 Record::NoBan => _ = self.bans.remove(&from.word()?),
                 Record::Offender => self.read_offender(&mut from)?,

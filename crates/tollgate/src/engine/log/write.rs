@@ -52,8 +52,8 @@ enum Stage {
     },
     /// Tracks without a rule yet come before the rules: one that finds its rule meanwhile is written twice, never
     /// lost.
-    WaitingTracks {
-        waiting: Vec<(Box<str>, Arc<Vec<SavedTrack>>)>,
+    UnattachedTracks {
+        by_rule: Vec<(Box<str>, Arc<Vec<SavedTrack>>)>,
         row: usize,
     },
     Tracks {
@@ -145,23 +145,23 @@ impl EngineCore {
             Stage::Offenders { row } => {
                 let rows = self.bans.offenders().rows(row, PART);
                 if rows.is_empty() {
-                    return Stage::WaitingTracks { waiting: self.saved_tracks.waiting(), row: 0 };
+                    return Stage::UnattachedTracks { by_rule: self.saved_tracks.waiting(), row: 0 };
                 }
                 rows.iter()
                     .for_each(|(key, touched, offender)| write_offender(*key, *touched, offender, out));
                 Stage::Offenders { row: row + PART }
             }
-            Stage::WaitingTracks { mut waiting, row } => {
-                let Some((rule, tracks)) = waiting.last() else {
+            Stage::UnattachedTracks { mut by_rule, row } => {
+                let Some((rule, tracks)) = by_rule.last() else {
                     return Stage::Tracks { rules: self.tracking_rules(), row: 0 };
                 };
                 let rows = tracks.iter().skip(row).take(PART);
                 rows.for_each(|SavedTrack { key, track }| write_track(rule, *key, track, out));
                 if row + PART < tracks.len() {
-                    return Stage::WaitingTracks { waiting, row: row + PART };
+                    return Stage::UnattachedTracks { by_rule, row: row + PART };
                 }
-                waiting.pop();
-                Stage::WaitingTracks { waiting, row: 0 }
+                by_rule.pop();
+                Stage::UnattachedTracks { by_rule, row: 0 }
             }
             Stage::Tracks { mut rules, row } => {
                 let Some(rule) = rules.last() else { return Stage::Done };

@@ -15,7 +15,7 @@ use crate::time::Time;
 
 impl MemoryStore {
     /// Decides a charge that the limit allows for a key that found no room.
-    pub(super) fn run_unstored(
+    pub(super) fn charge_without_entry(
         &self,
         inner: &mut ShardInner,
         outcome: LimitOutcome,
@@ -80,8 +80,8 @@ impl MemoryStore {
         no_room(op.now + MemoryFull::CLOSED_RETRY, op.now)
     }
 
-    /// The outcome that [`run_unstored`](Self::run_unstored) would return.
-    pub(super) fn peek_unstored(
+    /// The outcome that [`charge_without_entry`](Self::charge_without_entry) would return.
+    pub(super) fn peek_without_entry(
         &self,
         inner: &ShardInner,
         outcome: LimitOutcome,

@@ -51,13 +51,13 @@ impl<'f> PolicyCheck<'f> {
 
 /// The enforced charges of a request with several: their fingerprints and their indexes, in the order in which they are
 /// applied.
-type ApplyOrder = InlineList<(Fingerprint, usize), MANY>;
+type ApplyOrder = InlineList<(Fingerprint, usize), INLINE_CHARGES>;
 
 /// For each charge of a request the bucket that it was decided on, if it is enforced and a stored bucket.
-type DecidedBuckets<'s> = InlineList<Option<DecidedBucket<'s>>, MANY>;
+type DecidedBuckets<'s> = InlineList<Option<DecidedBucket<'s>>, INLINE_CHARGES>;
 
 /// Charges of a request that need no allocation.
-const MANY: usize = 8;
+const INLINE_CHARGES: usize = 8;
 
 /// A bucket that was found to admit a charge.
 #[derive(Clone, Copy)]
@@ -246,7 +246,7 @@ impl MemoryStore {
 /// Insertion sort, because most requests have few charges: a call of the library's sort costs more.
 #[inline(always)]
 fn sort_few(order: &mut [(Fingerprint, usize)]) {
-    if order.len() > MANY {
+    if order.len() > INLINE_CHARGES {
         return order.sort_unstable();
     }
     for end in 1..order.len() {

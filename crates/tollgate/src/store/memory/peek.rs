@@ -55,7 +55,7 @@ impl MemoryStore {
                 charge.quota.charge(&mut charged, now, charge.cost.max(1));
                 match inner.has_room_for(&shard, charge.fingerprint, charge.quota, charged) {
                     true => limit,
-                    false => self.peek_unstored(inner, limit, &op),
+                    false => self.peek_without_entry(inner, limit, &op),
                 }
             })
         })

@@ -186,7 +186,7 @@ impl MemoryStore {
                     Some(Record::Class) => entries.read_class(&mut from),
                     Some(Record::Packed) => entries.read_packed(&mut from).map(drop),
                     Some(Record::Wide) => entries.read_wide(&mut from).map(drop),
-                    Some(Record::NoCounter) => entries.read_gone(&mut from).map(drop),
+                    Some(Record::NoCounter) => entries.read_removed(&mut from).map(drop),
                     _ => None,
                 };
                 read.expect("a record of a counter");
@@ -232,7 +232,7 @@ impl<'s> EntryReader<'s> {
         )
     }
 
-    pub(crate) fn read_gone(&self, from: &mut Decoder<'_>) -> Option<i64> {
+    pub(crate) fn read_removed(&self, from: &mut Decoder<'_>) -> Option<i64> {
         Some(self.put(Fingerprint(from.word()?), |_| None))
     }
 
@@ -254,9 +254,9 @@ impl<'s> EntryReader<'s> {
         let n = shard_of(fingerprint);
         let mut inner = self.store.lock(n);
         let shard = self.store.shard_context(n, self.now);
-        let was_there = inner.remove(&shard, fingerprint);
-        let is_there = saved(&mut inner).is_some_and(|saved| inner.restore(&shard, fingerprint, saved));
-        i64::from(is_there) - i64::from(was_there)
+        let was_stored = inner.remove(&shard, fingerprint);
+        let is_stored = saved(&mut inner).is_some_and(|saved| inner.restore(&shard, fingerprint, saved));
+        i64::from(is_stored) - i64::from(was_stored)
     }
 
     /// Reads the counters of a saved state in a format older than state logs; returns their number.

@@ -58,17 +58,17 @@ end
 -- Returns 0 allow, 1 deny or 2 never; the delay or the wait; what remains.
 function bucket.decide(c, cost)
   local full = max(c.full, c.at)
-  local left = floor(max(c.at + c.span - full, 0) / c.token)
+  local left = floor(max(c.at + c.capacity - full, 0) / c.token)
   local wait, too_long = 0, 0
   if c.ahead then -- a queue that holds: the delay, or a denial if it is above max_wait
     local turn = max(c.full - c.ahead, 0)
     wait = max(time_of(c, turn) - now, 0)
-    too_long = max(c.max_wait and wait - c.max_wait or time_of(c, max(turn - c.span, 0)) - now, 0)
+    too_long = max(c.max_wait and wait - c.max_wait or time_of(c, max(turn - c.capacity, 0)) - now, 0)
   end
-  if cost * c.token > c.span then
+  if cost * c.token > c.capacity then
     return 2, 0, left
   elseif cost > left then
-    return 1, max(time_of(c, full + cost * c.token - c.span) - now, too_long), left
+    return 1, max(time_of(c, full + cost * c.token - c.capacity) - now, too_long), left
   elseif too_long > 0 then
     return 1, too_long, left
   end
@@ -88,7 +88,7 @@ end
 function bucket.take(c, cost, how)
   local taken = max(c.full, c.at) + cost * c.token
   if how ~= 'charge' then
-    taken = max(min(taken, c.at + (how == 'owe' and 2 or 1) * c.span), c.full)
+    taken = max(min(taken, c.at + (how == 'debt' and 2 or 1) * c.capacity), c.full)
   end
   c.full = taken
   bucket.save(c)

@@ -50,7 +50,7 @@ local function save_counter(c)
 end
 
 function counter.take(c, cost, how)
-  if how == 'owe' then
+  if how == 'debt' then
     cost = min(cost, max(2 * c.limit - c.current - c.weight, 0))
   end
   local cap = how == 'drain' and c.limit or WHOLE

@@ -59,7 +59,7 @@ local function save_fixed(c)
 end
 
 function fixed.take(c, cost, how)
-  local cap = how == 'charge' and WHOLE or how == 'owe' and 2 * c.limit or c.limit
+  local cap = how == 'charge' and WHOLE or how == 'debt' and 2 * c.limit or c.limit
   c.count = min(c.count + cost, max(cap, c.count))
   save_fixed(c)
 end

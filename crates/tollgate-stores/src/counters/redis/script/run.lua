@@ -4,10 +4,10 @@ local function charge_of(i)
   local kind, flags, first, second = ARGV[a + 1], tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5])
   local third, fourth = tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
   local c = {
-    key = KEYS[i], kind = kind, cost = tonumber(ARGV[a + 2]), does = kinds[kind],
+    key = KEYS[i], kind = kind, cost = tonumber(ARGV[a + 2]), algorithm = kinds[kind],
     shadow = flags % 2 >= 1, counted = flags % 4 >= 2, queue = flags >= 4,
     -- of a bucket
-    token = first, units = second, period = third, span = fourth, rate = kind .. ARGV[a + 4] .. '/' .. ARGV[a + 5],
+    token = first, units = second, period = third, capacity = fourth, rate = kind .. ARGV[a + 4] .. '/' .. ARGV[a + 5],
     calendar = ARGV[a + 8], full = 0, at = 0, converted = false,
     -- of a window
     limit = first, window = second, step = third, steps = fourth,
@@ -19,7 +19,7 @@ local function charge_of(i)
     c.max_wait, c.ahead = tonumber(max_wait), tonumber(ahead)
   end
   -- A key with an unexpected value fails; the other keys do not.
-  local read, fits = pcall(c.does.load, c)
+  local read, fits = pcall(c.algorithm.load, c)
   if not read then
     c.failed = type(fits) == 'table' and fits.err or tostring(fits)
   elseif not fits then
@@ -30,37 +30,37 @@ end
 
 local function settle(c, i)
   if c.cost >= 0 then
-    c.does.take(c, c.cost, 'owe')
+    c.algorithm.take(c, c.cost, 'debt')
   else
     local at, mark = string.match(ARGV[10 * i + 3], '^(%d+) (%d+)$')
-    c.does.refund(c, -c.cost, tonumber(at), tonumber(mark))
+    c.algorithm.refund(c, -c.cost, tonumber(at), tonumber(mark))
   end
-  c.does.load(c)
-  c.verdict, c.wait, c.left = c.does.decide(c, 0)
+  c.algorithm.load(c)
+  c.verdict, c.wait, c.left = c.algorithm.decide(c, 0)
   c.remaining = c.left
 end
 
 local function charge(c, admitted)
   if admitted and c.verdict == 0 then
-    c.does.take(c, c.cost, 'charge')
+    c.algorithm.take(c, c.cost, 'charge')
     c.remaining, c.granted = c.left - c.cost, 1
   elseif c.verdict ~= 0 and c.counted then
-    c.does.take(c, c.cost, 'drain')
-    c.verdict, c.wait, c.left = c.does.decide(c, c.cost)
+    c.algorithm.take(c, c.cost, 'drain')
+    c.verdict, c.wait, c.left = c.algorithm.decide(c, c.cost)
     c.remaining = c.left
   elseif c.converted then
-    c.does.save(c)
+    c.algorithm.save(c)
   end
 end
 
 local function run()
-  local did, charges = ARGV[1], {}
-  local admitted = did ~= 'n'
+  local op, charges = ARGV[1], {}
+  local admitted = op ~= 'n'
   for i = 1, #KEYS do
     local c = charge_of(i)
     charges[i] = c
-    if did ~= 's' and not c.failed then
-      c.verdict, c.wait, c.left = c.does.decide(c, c.cost)
+    if op ~= 's' and not c.failed then
+      c.verdict, c.wait, c.left = c.algorithm.decide(c, c.cost)
       c.remaining = c.left
       admitted = admitted and (c.verdict == 0 or c.shadow)
     end
@@ -71,18 +71,18 @@ local function run()
       answer[n + 1], answer[n + 2] = 3, c.failed
       n = n + 2
     else
-      local before = did == 'd' and (call('GET', c.key) or '')
-      if did == 's' then
+      local before = op == 'd' and (call('GET', c.key) or '')
+      if op == 's' then
         settle(c, i)
-      elseif did ~= 'p' then
+      elseif op ~= 'p' then
         charge(c, admitted)
       end
       if before then
         states[#states + 1], states[#states + 2] = before, call('GET', c.key) or ''
       end
       answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.verdict, c.wait, c.left, c.remaining
-      answer[n + 5], answer[n + 6], answer[n + 7] = max(c.does.fresh_at(c) - now, 0), c.granted, c.full
-      answer[n + 8] = c.does.counted_at and max(c.does.counted_at(c), now) or now
+      answer[n + 5], answer[n + 6], answer[n + 7] = max(c.algorithm.fresh_at(c) - now, 0), c.granted, c.full
+      answer[n + 8] = c.algorithm.counted_at and max(c.algorithm.counted_at(c), now) or now
       n = n + 8
     end
   end

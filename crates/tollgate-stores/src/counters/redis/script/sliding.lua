@@ -122,7 +122,7 @@ local function add_entry(c, cost)
 end
 
 function sliding.take(c, cost, how)
-  if how == 'owe' then
+  if how == 'debt' then
     cost = min(cost, max(2 * c.limit - c.used, 0))
   elseif how == 'drain' then
     cost = min(cost, c.limit)
