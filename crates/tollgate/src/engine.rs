@@ -177,8 +177,8 @@ impl EngineCore {
         verdict
     }
 
-    /// Decides into a new verdict of the caller. Never inlined, and without a result: the compiler copies what a function
-    /// returns, also what it has written in place.
+    /// Decides into `verdict`, which is new. An out-parameter of a function that is never inlined: the compiler would copy
+    /// a verdict that is returned, even one that was written in its final place.
     #[inline(never)]
     fn decide_into(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
         let mut plan = Plan::new(verdict);

@@ -61,13 +61,24 @@ pub struct UploadProgress {
     frames: AtomicU64,
 }
 
-impl UploadProgress {
-    /// Whether the upload makes progress: frames were accepted since the last call, which left their count in `frames_before`,
-    /// or the client is the slow side.
-    pub fn is_progressing(&self, frames_before: &mut u64) -> bool {
-        let before = std::mem::replace(frames_before, self.frames.load(Ordering::Relaxed));
-        let moves = *frames_before != before || self.waits_for_client.load(Ordering::Relaxed);
-        !self.ended.load(Ordering::Relaxed) && moves
+/// Checks an upload from time to time.
+pub struct UploadProbe {
+    progress: Arc<UploadProgress>,
+    /// The frames at the last check.
+    frames: u64,
+}
+
+impl UploadProbe {
+    pub fn new(progress: Arc<UploadProgress>) -> UploadProbe {
+        UploadProbe { progress, frames: 0 }
+    }
+
+    /// Whether the upload makes progress: frames were accepted since the last call, or the client is the slow side.
+    pub fn is_progressing(&mut self) -> bool {
+        let frames = self.progress.frames.load(Ordering::Relaxed);
+        let moves = frames != self.frames || self.progress.waits_for_client.load(Ordering::Relaxed);
+        self.frames = frames;
+        moves && !self.progress.ended.load(Ordering::Relaxed)
     }
 }
 

@@ -252,7 +252,8 @@ fn proves_not_applied(error: &ExecutionError) -> bool {
             | DbError::ConfigError
             | DbError::Overloaded
             | DbError::IsBootstrapping => true,
-            // At any other consistency, replicas were missing for the commit round, after the proposal was accepted.
+            // At a serial consistency, replicas were missing for the rounds of Paxos, before any was asked to accept. At any
+            // other, they were missing for the commit that follows an accepted proposal.
             DbError::Unavailable { consistency, .. } => {
                 matches!(consistency, Consistency::Serial | Consistency::LocalSerial)
             }

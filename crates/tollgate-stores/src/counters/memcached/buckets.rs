@@ -44,8 +44,8 @@ impl Buckets {
         self.read.iter().map(|(_, count)| count).sum()
     }
 
-    /// Coarse buckets that must be refined: the one with the newest hit, and the one with which `excess` hits have
-    /// left.
+    /// The buckets that are too coarse for exact times. When the window is empty again depends on the newest bucket with
+    /// hits; when a denied cost will fit, on the bucket in which the oldest hits add up to `excess`.
     pub fn too_coarse(&self, excess: u64) -> Vec<Bucket> {
         let newest = self.timeline.iter().rev().find(|(_, count)| *count > 0);
         let mut left = 0;

@@ -65,7 +65,8 @@ pub(super) async fn append<C: CasStore>(
     }
     let numbers = allocate_numbers(store, entries.len() as u64).await?;
     let entries: Vec<_> = numbers.zip(entries).collect();
-    // If one transaction can write several values, parallel transactions on one partition conflict.
+    // A store that writes one value at a time writes a page of them in parallel. One whose transactions write several has
+    // them all in one partition, where parallel transactions conflict: the more values each writes, the fewer run.
     let in_parallel = PAGE / C::MAX_WRITES.pow(2);
     for page in entries.chunks(in_parallel.max(1) * C::MAX_WRITES) {
         let written = page.chunks(C::MAX_WRITES).map(|entries| write_entries(store, entries));

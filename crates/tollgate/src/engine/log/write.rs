@@ -50,8 +50,8 @@ enum Stage {
     Offenders {
         row: usize,
     },
-    /// Tracks without a rule yet come before the rules: one that finds its rule meanwhile is written twice, never
-    /// lost.
+    /// Restored tracks whose rule had no hit since. They are written before those of rules, so that one which moves to
+    /// its rule meanwhile is written twice instead of never.
     UnattachedTracks {
         by_rule: Vec<(Box<str>, Arc<Vec<SavedTrack>>)>,
         row: usize,

@@ -141,8 +141,8 @@ impl AggregateCells {
         };
         let limit = hash(quota);
         match grant.mark {
-            // Parts are rounded up: ⌈real⌉ + ⌈less⌉ may be one more than the ⌈real + less⌉ that was charged. With one
-            // part less the refund never leaves less than the real cost.
+            // Costs are rounded up to whole parts, so ⌈real⌉ + ⌈less⌉ may exceed the ⌈real + less⌉ that was charged by
+            // one. One part less is refunded, so that what remains is never below ⌈real⌉.
             SHARED_CELL_MARK => self.shared.refund(parts(less, quota).saturating_sub(1), grant.at),
             _ => {
                 let own = self.cells.iter_mut().find(|cell| cell.limit == limit && cell.is_in_use(now));

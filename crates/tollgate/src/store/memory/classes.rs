@@ -5,11 +5,12 @@
 //! unmarked numbers are free. An entry that is written or moved during a collection marks its class, so no number in
 //! use is freed:
 //!
-//! - A number is interned and written under the lock of one shard. If the shard's lines are scanned afterwards, the entry
-//!   is found there. If they were scanned before, the thread sees the new [cycle](Classes::cycle), so its shard's
-//!   [`RecentNumbers`] are stale and it calls the registry, which marks.
-//! - A thread without the lock may look up a number, loaded from a slot, that was reassigned to another class since. It
-//!   reads one word ([`ClassSummary`]) and acts on it by a CAS of the slot, which fails: the entry was removed before.
+//! - With the lock: a number is interned, and written to a slot, under the lock of one shard. If the collection scans that
+//!   shard later, it finds the entry and marks the class. If it has scanned it already, the thread sees the new
+//!   [cycle](Classes::cycle): the shard's [`RecentNumbers`] are stale, so it asks the registry, which marks the class.
+//! - Without the lock: a thread may have loaded a slot whose number was freed and given to another class since, so that it
+//!   reads the summary of the wrong class ([`ClassSummary`], one word). It acts on that only by a CAS of the slot, which
+//!   fails: a number is freed only after every entry that names it was removed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;

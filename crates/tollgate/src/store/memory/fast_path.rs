@@ -104,10 +104,11 @@ impl FastBucket {
     fn fast_now(&self, now: Time) -> Option<FastNow> {
         let word_range = self.word_range.load(Ordering::Relaxed);
         let units = self.meter.clock().units_at_unclamped(now);
-        // `word_range` is `start + low`, with the spilled bits and class as `low < 2^OWNER_AT`. `low` is not masked out,
-        // because `usable_range` is `WORD_RANGE - capacity - 2^OWNER_AT`. Whatever `low` is, the check implies
+        // `word_range` is `start`, with the spilled bits and the class in its `OWNER_AT` low bits (`low`). They are not
+        // masked out: the range that is compared begins `low` units late, and these units take the slow path. Its length
+        // is `WORD_RANGE - capacity - 2^OWNER_AT`, so whatever `low` is, one comparison implies
         //     start <= units  and  units + capacity < start + WORD_RANGE,
-        // so no state that a charge leads to is outside the range. Its first `low` units take the slow path.
+        // and every state that a charge leads to is inside the range.
         let in_range = units.wrapping_sub(word_range) < self.usable_range;
         in_range.then_some(FastNow {
             now_word: units << GENERATION_BITS,
@@ -128,9 +129,10 @@ impl FastBucket {
 
     /// Charges the key if the slot still has its tag.
     ///
-    /// Every word has a state above [`GENERATION_BITS`] low bits, which `now_word`, `slack` and `need` leave zero. They
-    /// are compared without masking: `full_at` has the generation of `word`, and the latest `full_at` that admits has the
-    /// highest, so the comparison is that of the states. `full_at + need` keeps the generation.
+    /// A word is a state, shifted left by [`GENERATION_BITS`], with the generation of the slot in the low bits. The other
+    /// operands (`now_word`, `slack`, `need`) have zeros there, so nothing is masked: `full_at` takes the generation of
+    /// `word`, and adding `need` keeps it. The bound that `full_at` is compared with has the highest generation, so the
+    /// comparison depends on the states alone.
     #[inline(always)]
     fn charge(
         &self,

@@ -41,8 +41,9 @@ impl MemoryStore {
         }
     }
 
-    /// Runs an operation on the state of a replaced limit, and stores it under the new one. If there is no room for that,
-    /// the replaced limit goes on deciding what the new one allows: the room that its entry took is free.
+    /// Runs an operation on `inherited`, the state of a replaced limit, which the caller has removed; stores the result
+    /// under the new limit. If that finds no room, a charge that the new limit allows is decided by the replaced one, and
+    /// its state is stored again, in the room that it had.
     pub(super) fn run_inherited(
         &self,
         locked: &mut ShardGuards<'_>,

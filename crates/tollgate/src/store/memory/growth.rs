@@ -11,8 +11,8 @@ use crate::store::memory::table::{class_number, fingerprint_of, split_line};
 
 /// The load factor above which a shard grows: 20 bytes per key.
 const MAX_LOAD: (usize, usize) = (4, 5);
-/// The load factor below which a shard does not grow for a key that finds no slot: so many keys share its lines that more
-/// lines would hardly help.
+/// The load factor below which a shard does not grow for a key that finds no slot. In a table with so much room, such a
+/// key has the same candidate lines as many others, and splitting lines would hardly separate them.
 const MIN_LOAD: (usize, usize) = (1, 4);
 
 /// The lines that may still be visited to find a slot for one new key. Small tables may have to grow
@@ -29,8 +29,9 @@ impl GrowthBudget {
         GrowthBudget(Self::MAX_LINES)
     }
 
-    /// Pays for a search that has reached so many lines, each visited twice, and for the growth that follows; `false` if
-    /// there is nothing left.
+    /// Subtracts the lines visited by a search in vain, and by the growth that follows it. The search has looked at each
+    /// line that it reached twice: for a free slot, and for entries that can move on. `false` if the budget was used up
+    /// before; the last search may exceed it.
     pub(super) fn pay(&mut self, reached: usize) -> bool {
         let left = self.0;
         self.0 = left.saturating_sub(2 * reached + GROWTH_LINES);

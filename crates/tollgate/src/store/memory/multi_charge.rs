@@ -56,7 +56,7 @@ type ApplyOrder = InlineList<(Fingerprint, usize), INLINE_CHARGES>;
 /// For each charge of a request the bucket that it was decided on, if it is enforced and a stored bucket.
 type DecidedBuckets<'s> = InlineList<Option<DecidedBucket<'s>>, INLINE_CHARGES>;
 
-/// Charges of a request that need no allocation.
+/// Charges of a request for which no list is allocated.
 const INLINE_CHARGES: usize = 8;
 
 /// A bucket that was found to admit a charge.
@@ -105,8 +105,8 @@ impl MemoryStore {
         }
         let mut may_admit = true;
         if any_denied {
-            // Writes the outcomes of the denial. It reads the states again and may admit: a forecast may be of a torn
-            // pair, and a refund may have come between.
+            // Reads the states again and writes the outcomes. It may admit what a forecast denied: a forecast may have
+            // read tag and word of different entries, and a charge may have been refunded in between.
             may_admit = self.write_peek(items, now);
             decided.fill(None); // what is charged after all is decided again
         }

@@ -70,14 +70,16 @@ impl Class {
         ClassSummary { layout: self.encoding.layout(), capacity_log2: self.capacity_log2 }
     }
 
-    /// As [`ClassSummary::run`], but a window state of the future is treated as one of the present.
+    /// As [`ClassSummary::run`], but the state of a window that has not begun is first clamped to the present one: the
+    /// clock was set back since it was written.
     pub(crate) fn run(&self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         self.summary().run(word, op).or_else(|| self.run_clamped(word, op))
     }
 
     fn run_clamped(&self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         let clamped = self.clamped(word, op.now);
-        // A bucket may have adopted a debt of any size.
+        // A bucket is left to the slow path: a debt adopted from a changed limit may be of any size, so a timestamp far
+        // in the future is no sign of another clock.
         if clamped == word || matches!(self.encoding, SlotEncoding::Timestamp(_)) {
             return None;
         }
@@ -115,10 +117,10 @@ impl Class {
 
 impl ClassSummary {
     /// Runs an operation on a packed state. `None` if the slow path has to run it:
-    /// - the state was not written under this quota, or is in the future;
-    /// - the new state does not fit;
-    /// - the limit was changed since and denies: the state must be stored under the current class, or eviction would
-    ///   underestimate its used fraction.
+    /// - the encoding is not the quota's, or a denial would last longer than a state of the present can make it;
+    /// - the new state does not fit the word;
+    /// - the limit was changed since the entry was written, and denies: the slow path stores the state under the class of
+    ///   the limit in force. Under the old class eviction could take its used fraction for lower than it is.
     #[inline]
     pub(crate) fn run(self, word: u64, op: &ChargeOp<'_>) -> Option<PackedUpdate> {
         let run = self.layout.run(word, op)?;

@@ -39,8 +39,9 @@ impl ShardInner {
         (0..SLOTS_PER_LINE).any(|n| self.move_to_first_line(shard, line, n))
     }
 
-    /// Moves the entry in a slot of a line to its first line; `false` if it is there already, or that line is full.
-    /// After `true` another attempt is worthwhile, see [`shift_along_path`](Self::shift_along_path).
+    /// Moves the entry in slot `n` of a line to its first candidate line. `false` if it is there already, or if that line
+    /// has no free slot. After `true` the caller looks for a slot again; the move may have lost a race, see
+    /// [`shift_along_path`](Self::shift_along_path).
     fn move_to_first_line(&mut self, shard: &ShardContext<'_>, line: usize, n: usize) -> bool {
         let tag = shard.lines.at(line).0[n].tag();
         let [first, _] = shard.table.size().candidate_lines(fingerprint_of(tag));
@@ -88,11 +89,12 @@ impl ShardInner {
         Err(reached.len())
     }
 
-    /// Moves the entries along the path that ends at a free slot, the last one first.
+    /// Moves every entry on a path one step towards the free slot at its end, the last entry first. This frees a slot in
+    /// the line where the path begins.
     ///
-    /// `loaded` is the value that the slot was found free with, empty or expired. If the entry in it was charged since,
-    /// the slot is in use, and nothing is moved. In both cases the caller looks at its lines again: it finds the slot
-    /// that was freed, or searches for another path.
+    /// `loaded` is the value of the free slot when it was found: empty, or an expired entry. If that entry was charged
+    /// since, the slot is in use and nothing is moved. The caller need not know: it looks at its lines again, and finds
+    /// the freed slot or searches for another path.
     fn shift_along_path<'l>(
         &mut self,
         shard: &ShardContext<'l>,

@@ -82,8 +82,8 @@ impl MemoryStore {
         }
     }
 
-    /// Writes what has changed since the last call. After a failure of the sink, what it was not given is written next
-    /// time.
+    /// Writes what has changed since the last call. If the sink fails, the changes that it was not given stay recorded
+    /// for the next call; the chunk it failed with is for the sink to keep.
     pub(crate) fn write_changes(&self, out: &mut Chunks<'_, '_>) -> io::Result<()> {
         let Some(changed) = &self.region.changed else { return Ok(()) };
         let removed = lock(changed.removed()).take();

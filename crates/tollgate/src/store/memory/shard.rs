@@ -288,15 +288,15 @@ impl ShardInner {
 
     /// Finds a slot for a new entry and writes it there; `false` if there is no room. The first of these that works:
     ///
-    /// 1. the slot of an expired entry, in the emptier of the two candidate lines, then in the other; if there is none
-    ///    and the table is full, it grows by a line;
-    /// 2. a vacant slot in the first candidate line;
-    /// 3. an entry of the first line moves to its own first line, and 2 is repeated;
-    /// 4. a vacant slot in the second candidate line;
-    /// 5. entries are displaced along a path to a free slot, and 2 is repeated;
-    /// 6. the table grows, as far as the [`GrowthBudget`] allows, and 2 is repeated;
-    /// 7. the least used entry of the two lines is evicted, if the new one has used clearly more of its limit; if it is
-    ///    charged meanwhile, 2 is repeated.
+    /// 1. `claim_slot` of an expired entry, in the emptier of the two candidate lines, then in the other; if there is
+    ///    none, `grow_if_full`;
+    /// 2. `claim_slot`, vacant or expired, in the first candidate line; every later step that makes room returns here;
+    /// 3. `move_one_to_first_line`: an entry of the first line moves to its own first line;
+    /// 4. `claim_slot` in the second candidate line;
+    /// 5. `displace`: entries move along a path to a free slot;
+    /// 6. `grow`, if `can_grow_for_one` and the [`GrowthBudget`] permit it;
+    /// 7. the `least_used` entry of the two lines is evicted, if the new one has used clearly more of its limit; if it
+    ///    was charged meanwhile, the loop begins again.
     fn insert_entry(
         &mut self,
         shard: &ShardContext<'_>,

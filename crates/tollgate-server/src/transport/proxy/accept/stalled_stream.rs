@@ -27,13 +27,14 @@ tokio::task_local! {
 /// What the body of a stream waits for.
 #[derive(Default)]
 struct StreamWatch {
-    /// The number of the last frame passed to hyper; 0 while the stream waits for the body itself.
+    /// The number of the frame that hyper is sending; 0 while hyper waits for the next frame, which is not the client's
+    /// fault.
     last_frame: AtomicU64,
 }
 
 impl StreamWatch {
-    /// Returns when a frame was passed to hyper and nothing happened for `idle`. It must be polled after the stream's
-    /// own task.
+    /// Returns when hyper has had a frame for `idle` without polling for the next one. It must be polled after the
+    /// stream's own task, which sets `last_frame`.
     async fn stalled(&self, idle: Duration) {
         let deadline = sleep_until(Instant::now());
         tokio::pin!(deadline);

@@ -16,7 +16,7 @@ use tollgate::Time;
 
 use crate::config::{HostHeader, UpstreamProtocol};
 use crate::response::ProblemDetails;
-use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProgress};
+use crate::transport::proxy::body::{BoxError, Stalled, Upload, UploadProbe, UploadProgress};
 use crate::transport::proxy::upstream::balance::choose;
 use crate::transport::proxy::upstream::connect::{ConnectError, Requires, connect, connect_plain};
 use crate::transport::proxy::upstream::plain_body::UpstreamBody;
@@ -395,7 +395,7 @@ async fn await_response(
     timeout_after: Duration,
 ) -> Result<Response<Incoming>, (ForwardError, Option<Request<Upload>>)> {
     tokio::pin!(sending);
-    let mut frames_sent = 0;
+    let mut probe = progress.map(UploadProbe::new);
     loop {
         match timeout(timeout_after, sending.as_mut()).await {
             Ok(Ok(response)) => return Ok(response),
@@ -403,8 +403,7 @@ async fn await_response(
                 let unsent = error.take_message();
                 return Err((classify(error.into_error()), unsent));
             }
-            Err(_) if progress.as_ref().is_some_and(|progress| progress.is_progressing(&mut frames_sent)) => {
-            }
+            Err(_) if probe.as_mut().is_some_and(UploadProbe::is_progressing) => {}
             Err(_) => return Err((ForwardError::Timeout(timeout_after), None)),
         }
     }

@@ -37,9 +37,10 @@ impl Default for RetrySchedule {
 
 /// The queued requests of one key.
 ///
-/// A round is the requests that were denied at their scheduled time and wait for the same admission. The first
-/// [`MAX_PER_ADMISSION`] of them are all tried then, in their order; each further one is tried an admission later, and
-/// new requests come behind all others:
+/// The requests that were denied at their scheduled time form a round: they wait for the next admission, at `round_at`.
+/// The first [`MAX_PER_ADMISSION`] of a round are all tried then, in their order; each further one is tried one interval
+/// after the one before it. A new request is scheduled one interval after all others of its key. A round of ten, and then
+/// a new request:
 ///
 /// ```text
 ///          now      round_at      + interval   + interval   + interval
