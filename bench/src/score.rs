@@ -30,7 +30,8 @@ impl Scores {
     pub fn note(&mut self, line: &str, name: &'static str, faults: Faults) {
         if faults.wrong > 0 {
             let (wrong, of) = self.faults.entry((line.to_owned(), name)).or_default();
-            (*wrong, *of) = (*wrong + faults.wrong, *of + faults.decisions);
+            *wrong += faults.wrong;
+            *of += faults.decisions;
         }
     }
 

@@ -311,7 +311,8 @@ impl Model {
             let mut decision = decision;
             if admitted && decision.is_allowed() {
                 each.quota.charge(state, now, each.cost);
-                (remaining, charged) = (decision.left - each.cost, true);
+                remaining = decision.left - each.cost;
+                charged = true;
             } else if !decision.is_allowed() && each.denied_hits == DeniedHits::Counted {
                 each.quota.drain(state, now, each.cost);
                 decision = each.quota.decide(state, now, each.cost);

@@ -1,6 +1,6 @@
 //! House rules that a machine can check: dependencies between modules, and the form of files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -177,20 +177,31 @@ fn few_files_of_the_server_name_a_backend() {
         "rules::sqlite",
         "rules::postgres",
     ];
-    // `assemble` opens the central store; the shared queue is on Redis; the tables of Cassandra are made by a command;
-    // `doctor` reads settings of Redis.
+    const TYPES: [&str; 5] = ["Redis", "Memcached", "Cassandra", "Sqlite", "Postgres"];
+    let is_type = |word: &str| {
+        let rest = TYPES.iter().find_map(|backend| word.strip_prefix(backend));
+        rest.is_some_and(|rest| rest.starts_with(char::is_uppercase))
+    };
+    let named = |source: &Source| {
+        let lines = || source.code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words = lines().flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+        let path = BACKENDS.into_iter().find(|word| source.lines_with(word).next().is_some());
+        path.map(str::to_owned).or(words.map(str::to_owned).find(|word| is_type(word)))
+    };
+    // `assemble` opens the central store; the queue of requests is in a file or on Redis; the tables of Cassandra are made
+    // by a command; `doctor` reads settings of Redis.
     let allowed = [
         "src/assemble.rs",
         "src/config/queue.rs",
+        "src/queue.rs",
         "src/queue/redis.rs",
+        "src/queue/sqlite.rs",
         "src/cli/store.rs",
         "src/cli/doctor/redis_server.rs",
     ];
     let mut found = BTreeSet::new();
     for source in sources("tollgate-server") {
-        let Some(word) = BACKENDS.into_iter().find(|word| source.lines_with(word).next().is_some()) else {
-            continue;
-        };
+        let Some(word) = named(&source) else { continue };
         let file = allowed.into_iter().find(|file| source.path.ends_with(file));
         found.insert(file.unwrap_or_else(|| panic!("{} names {word}", source.name())));
     }
@@ -295,32 +306,85 @@ fn no_text_names_the_machine_it_was_written_on() {
     }
 }
 
-/// A type name means one thing in the whole workspace, but for the twin of a type under another `cfg`.
+const CRATES: [&str; 6] = [
+    "tollgate",
+    "tollgate-stores",
+    "tollgate-client",
+    "tollgate-tower",
+    "tollgate-server",
+    "tollgate-testkit",
+];
+
+/// The type that a line declares. Those of a trait and inside of functions are no names of their own.
+fn declared_type(line: &str) -> Option<&str> {
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    let before = ["pub", "crate", "super", "in", "self", "unsafe"];
+    let keyword = words.find(|word| !before.contains(word))?;
+    let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
+    words.next().filter(|name| is_type && name.starts_with(char::is_uppercase))
+}
+
+/// A type name means one thing in the whole workspace; private types of the testkit are of tests. The exceptions are the
+/// twin of a type under another `cfg`, and a private type that has the usual name of its field in a corner of its own.
 #[test]
 fn no_type_name_is_declared_twice() {
     const TWINS: [&str; 1] = ["Slot"];
-    let mut declared = std::collections::BTreeMap::<String, Vec<String>>::new();
-    let crates = [
-        "tollgate",
-        "tollgate-stores",
-        "tollgate-client",
-        "tollgate-tower",
-        "tollgate-server",
-        "tollgate-testkit",
-    ];
-    for source in crates.into_iter().flat_map(sources) {
-        for line in source.code.lines().map(str::trim_start).filter(|line| line.starts_with("pub")) {
-            let mut words =
-                line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
-            if words.any(|word| matches!(word, "struct" | "enum" | "trait" | "type" | "union"))
-                && let Some(name) = words.next().filter(|name| name.starts_with(char::is_uppercase))
-            {
-                declared.entry(name.to_owned()).or_default().push(source.name());
+    const PRIVATE: [&str; 2] = ["Target", "Value"];
+    let mut public = BTreeMap::<String, Vec<String>>::new();
+    let mut all = BTreeMap::<String, Vec<String>>::new();
+    for krate in CRATES {
+        for source in sources(krate).iter().filter(|source| !is_test(&source.path)) {
+            for line in source.code.lines() {
+                let Some(name) = declared_type(line) else { continue };
+                let is_public = line.trim_start().starts_with("pub");
+                if is_public {
+                    public.entry(name.to_owned()).or_default().push(source.name());
+                }
+                // An indented type without visibility belongs to a function or a trait.
+                if krate != "tollgate-testkit" && (is_public || !line.starts_with(' ')) {
+                    all.entry(name.to_owned()).or_default().push(source.name());
+                }
             }
         }
     }
-    declared.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
-    assert!(declared.is_empty(), "{declared:#?}");
+    public.retain(|name, places| places.len() > 1 && !TWINS.contains(&name.as_str()));
+    all.retain(|name, places| {
+        places.len() > 1 && !TWINS.contains(&name.as_str()) && !PRIVATE.contains(&name.as_str())
+    });
+    assert!(public.is_empty() && all.is_empty(), "{public:#?} {all:#?}");
+}
+
+/// Files that are compiled for tests only.
+fn is_test(path: &Path) -> bool {
+    path.file_stem().is_some_and(|stem| stem == "testing" || stem.to_string_lossy().ends_with("tests"))
+}
+
+/// Several assignments in a line pretend to be one.
+#[test]
+fn nothing_is_packed_into_a_tuple_to_save_a_line() {
+    let is_packed = |line: &str| {
+        let Some((to, from)) = line.trim().strip_suffix(';').and_then(|line| line.split_once(" = ")) else {
+            return false;
+        };
+        let to = to.strip_prefix("let ").unwrap_or(to);
+        let is = |text: &str, open, close| {
+            // The bracket at the beginning is closed at the end, and not before.
+            let mut depth = 0;
+            let mut closed = text.char_indices().filter_map(|(at, c)| {
+                depth += i32::from("([{".contains(c)) - i32::from(")]}".contains(c));
+                (depth == 0).then_some(at)
+            });
+            text.starts_with(open) && text.ends_with(close) && closed.next() == Some(text.len() - 1)
+        };
+        let has_several = to.contains(',') && from.contains(',');
+        has_several && (is(to, '(', ')') && is(from, '(', ')') || is(to, '[', ']') && is(from, '[', ']'))
+    };
+    assert!(is_packed("(a, b) = (b, a % b);") && is_packed("    let [a, b] = [word()?, word()?];"));
+    assert!(!is_packed("let [a, b] = [1, 2].map(f);") && !is_packed("let (a, b) = split(c, d);"));
+    for source in CRATES.into_iter().flat_map(sources) {
+        let packed = source.code.lines().find(|line| is_packed(line));
+        assert_eq!(packed, None, "{}", source.name());
+    }
 }
 
 /// Public is what the root re-exports, with its methods; the rest is in the one hidden module.
@@ -389,7 +453,7 @@ fn the_library_has_a_handful_of_dependencies() {
 
 /// Every file and folder of the repository, relative to its root and without `.rs`.
 fn tree() -> Vec<String> {
-    let mut found = std::collections::BTreeSet::new();
+    let mut found = BTreeSet::new();
     for file in files_below(&root(), "") {
         let path = file.strip_prefix(root()).expect("the file is below the root").with_extension("");
         let with_extension = file.strip_prefix(root()).expect("the file is below the root").to_owned();

@@ -179,15 +179,14 @@ mod tests {
         let allowed = recent.iter().map(|[_, allowed]| allowed).sum();
         let used = vec![denied, allowed];
         let headroom = headroom(&used);
-        let [shadow_denied, clients_limited, near_limit] = [1, 2, 3];
         let rule = id.to_owned();
         RuleActivity {
             rule,
             allowed,
             denied,
-            shadow_denied,
-            clients_limited,
-            near_limit,
+            shadow_denied: 1,
+            clients_limited: 2,
+            near_limit: 3,
             headroom,
             used,
             recent,

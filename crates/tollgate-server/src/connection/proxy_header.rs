@@ -59,8 +59,10 @@ fn parse_line(line: &[u8]) -> Result<Option<SocketAddr>, ProxyHeaderError> {
         return Ok(None);
     }
     let mut word = || words.next().ok_or(Invalid("an address or port is missing"));
-    let [source, destination] = [word()?, word()?];
-    let [source_port, destination_port] = [word()?, word()?];
+    let source = word()?;
+    let destination = word()?;
+    let source_port = word()?;
+    let destination_port = word()?;
     if words.next().is_some() {
         return Err(Invalid("the line has more than its addresses and ports"));
     }

@@ -27,8 +27,10 @@ impl RuleRow {
         let mut row = RuleRow { id: take_string(&mut map, "id").ok_or_else(corrupt)?, ..RuleRow::default() };
         row.uid = take_string(&mut map, "uid");
         row.url = take_string(&mut map, "url");
-        if let Some((method, path)) = row.url.as_deref().and_then(|url| url.split_once(' ')) {
-            (row.method, row.url) = (Some(method.to_owned()), Some(path.to_owned()));
+        let url = row.url.as_deref().and_then(|url| url.split_once(' '));
+        if let Some((method, path)) = url.map(|(method, path)| (method.to_owned(), path.to_owned())) {
+            row.method = Some(method);
+            row.url = Some(path);
         }
         row.unit = take_string(&mut map, "time");
         row.requests = map.get("requests").and_then(Value::as_i64);

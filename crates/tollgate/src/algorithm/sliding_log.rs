@@ -118,7 +118,8 @@ impl Log {
         while next < self.end && self.word(next) & 0xf == COUNT_MARKER {
             let (part, end) = self.number(next + 1);
             count = if bits == 0 { part } else { count | part << bits };
-            (bits, next) = (bits + NUMBER_BITS, end);
+            bits += NUMBER_BITS;
+            next = end;
         }
         LogEntry { distance, count, next }
     }
@@ -159,7 +160,9 @@ impl Log {
         self.head = next;
         if self.is_empty() {
             self.bytes.clear();
-            (self.head, self.last, self.end) = (0, 0, 0);
+            self.head = 0;
+            self.last = 0;
+            self.end = 0;
         } else {
             self.oldest += self.entry(self.head).distance;
         }
@@ -239,7 +242,8 @@ impl StepCounts for Log {
         let step = step.min(MAX_NUMBER);
         self.total += count;
         if self.is_empty() {
-            (self.oldest, self.newest) = (step, step);
+            self.oldest = step;
+            self.newest = step;
             self.push(0, count);
         } else if step > self.newest {
             self.push(step - self.newest, count);

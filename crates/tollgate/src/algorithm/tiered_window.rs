@@ -52,7 +52,8 @@ impl TieredWindow {
             };
             push_range(&mut runs, level, from, inner_from * ratio);
             push_range(&mut runs, level, inner_end * ratio, end);
-            (from, end) = (inner_from, inner_end);
+            from = inner_from;
+            end = inner_end;
         }
         runs
     }

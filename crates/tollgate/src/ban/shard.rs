@@ -231,7 +231,8 @@ impl BanHeader {
         bytes[..8].copy_from_slice(&self.fingerprint.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.until.nanos().to_le_bytes());
         bytes[16..18].copy_from_slice(&self.strikes.to_le_bytes());
-        (bytes[18], bytes[19]) = (self.source as u8, self.reason);
+        bytes[18] = self.source as u8;
+        bytes[19] = self.reason;
         bytes[20..22].copy_from_slice(&self.key_len.to_le_bytes());
         bytes[22..].copy_from_slice(&self.reason_len.to_le_bytes());
         bytes

@@ -85,7 +85,9 @@ impl FromStr for Rate {
 
 fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
-        (a, b) = (b, a % b);
+        let rest = a % b;
+        a = b;
+        b = rest;
     }
     a
 }

@@ -165,7 +165,8 @@ impl Ledger {
         let mut sum = 0;
         for entry in self.entries.iter().filter(|entry| self.only_hits && entry.amount > 0) {
             if start.is_none_or(|start| entry.at - start >= self.every.nanos()) {
-                (start, sum) = (Some(entry.at), 0);
+                start = Some(entry.at);
+                sum = 0;
             }
             sum += entry.amount;
             assert!(sum <= self.count(), "{sum} passed in the window that begins at {start:?}");

@@ -251,7 +251,8 @@ impl<'a> Run<'a> {
         let new = Quota::new(&limit);
         let before = self.used();
         self.state = new.adopt(&self.quota, self.state.clone(), self.time());
-        (self.quota, self.limit) = (new, limit);
+        self.quota = new;
+        self.limit = limit;
         self.model.adopt(&limit, self.now);
         self.ledger.turn_over(limit);
         self.events.push(Event::Adopt { limit, at: self.now });

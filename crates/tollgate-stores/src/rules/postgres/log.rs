@@ -193,9 +193,12 @@ pub(super) async fn prune_automatic_bans(
         WHERE log.v > $1 AND log.v < (SELECT max(v) FROM tollgate.log) ORDER BY log.v LIMIT $2";
     let limit = i64::try_from(batch).unwrap_or(i64::MAX);
     let rows = client.query(sql, &[&known.scanned, &limit]).await?;
-    let candidate = |row: &Row| {
-        let [version, at] = [row.get(0), row.get(4)];
-        Candidate { version, kind: row.get(1), text: row.get(2), author: row.get(3), at }
+    let candidate = |row: &Row| Candidate {
+        version: row.get(0),
+        kind: row.get(1),
+        text: row.get(2),
+        author: row.get(3),
+        at: row.get(4),
     };
     let candidates = rows.iter().map(candidate).collect();
     let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {

@@ -145,8 +145,13 @@ pub(super) fn prune_automatic_bans(
         WHERE log.v > ?1 AND log.v < (SELECT max(v) FROM log) ORDER BY log.v LIMIT ?2";
     let mut query = connection.prepare_cached(sql)?;
     let candidates = query.query_map(params![known.scanned, batch], |row| {
-        let [version, at] = [row.get(0)?, row.get(4)?];
-        Ok(Candidate { version, kind: row.get(1)?, text: row.get(2)?, author: row.get(3)?, at })
+        Ok(Candidate {
+            version: row.get(0)?,
+            kind: row.get(1)?,
+            text: row.get(2)?,
+            author: row.get(3)?,
+            at: row.get(4)?,
+        })
     })?;
     let candidates = candidates.collect::<Result<_, _>>()?;
     let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {

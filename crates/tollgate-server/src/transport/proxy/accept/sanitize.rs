@@ -79,7 +79,8 @@ fn is_alias(name: &HeaderName, strip: &[HeaderName], counted: &[HeaderName]) -> 
 /// Whether two names are equal if all punctuation is.
 fn is_same(one: &HeaderName, other: &HeaderName) -> bool {
     let hyphen = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
-    let [one, other] = [one.as_str(), other.as_str()];
+    let one = one.as_str();
+    let other = other.as_str();
     one.len() == other.len() && one.bytes().map(hyphen).eq(other.bytes().map(hyphen))
 }
 

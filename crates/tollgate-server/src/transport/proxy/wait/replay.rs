@@ -160,7 +160,8 @@ async fn send(
 impl QueuedRequest {
     /// Schedules the next attempt.
     fn reschedule(&mut self, until: Time) {
-        (self.state, self.next_at) = (QueuedState::Queued, until);
+        self.state = QueuedState::Queued;
+        self.next_at = until;
     }
 }
 
