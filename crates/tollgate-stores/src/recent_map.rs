@@ -1,7 +1,8 @@
 //! A bounded map that forgets the keys not used for the longest time, in two generations.
 //!
 //! When the current generation is full it replaces the previous one, whose keys are forgotten. A key that is read or
-//! written moves to the current generation, so keys in use stay, and a flood of keys costs each insertion the same.
+//! written moves to the current generation, so keys in use stay, and a flood of keys costs each insertion the same. The
+//! exact order of an LRU crate would cost two links per key and their update at each read; no caller needs it.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

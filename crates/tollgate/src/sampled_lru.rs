@@ -1,4 +1,5 @@
 //! A bounded table with sampled LRU eviction: when it is full, the least recently touched of a few entries is evicted.
+//! The exact order of an LRU list would cost two links per entry, and a touch would write three entries instead of one.
 
 use std::collections::HashMap;
 

@@ -3,6 +3,9 @@
 //! A clone shares everything; a change copies only the shared nodes on its path. Leaves are sorted by hash and have
 //! some spare capacity, so that most items are inserted in place. A lookup may return another item with the same hash:
 //! the caller compares.
+//!
+//! The maps of `imbl` and `rpds` own their keys and hash them. Here an item is a few bytes that refer to a rule and have its
+//! hash, a lookup is by hash alone, and the nodes of several lookups are prefetched together.
 
 use std::iter::repeat_n;
 use std::sync::Arc;
