@@ -19,6 +19,8 @@ mod script_limit;
 mod sentinels;
 mod server_time;
 mod store;
+#[cfg(feature = "testing")]
+mod testing;
 mod track;
 mod values;
 
@@ -27,4 +29,6 @@ pub use client::RedisClient;
 pub use resp::RedisReply;
 pub use script_limit::{EXPIRY_SLACK, TIME_UNIT, UnsupportedRedisLimit, check_limit};
 pub use server_time::server_time;
-pub use store::{RedisSetup, RedisStore, Transition, args_of_call};
+pub use store::{RedisSetup, RedisStore};
+#[cfg(feature = "testing")]
+pub use testing::{Transition, args_of_call};

@@ -27,6 +27,7 @@ const MAX_DEPTH: usize = 8;
 
 impl RedisReply {
     /// Decodes one reply from the front of `bytes`; `None` if it is incomplete.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn parse(bytes: &[u8]) -> Result<Option<(RedisReply, usize)>, RespProtocolError> {
         let mut decoder = RespDecoder::default();
         Ok(decoder.next(bytes)?.map(|reply| (reply, decoder.at)))

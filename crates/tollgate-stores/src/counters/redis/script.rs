@@ -37,6 +37,7 @@ pub(super) fn sha_of(source: &str) -> String {
 pub(super) enum At {
     /// By the server's clock.
     Server,
+    #[cfg_attr(not(feature = "testing"), allow(dead_code))]
     Fixed(Time),
 }
 
@@ -45,6 +46,7 @@ pub(super) enum At {
 pub(super) enum Op {
     Charge,
     /// As `Charge`, with the states before and after in the reply.
+    #[cfg_attr(not(feature = "testing"), expect(dead_code))]
     ChargeWithStates,
     /// The request is already denied: change only counters that count denied hits.
     CountDenied,
@@ -162,6 +164,7 @@ pub(super) struct ScriptResult {
     /// One per counter; the error tells what is wrong with its value.
     pub(super) parts: Vec<Result<LimitOutcome, String>>,
     /// States before and after, if requested.
+    #[cfg_attr(not(feature = "testing"), expect(dead_code))]
     pub(super) states: Vec<String>,
 }
 

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::Time;
 use tollgate::internal::store::{Charge, LimitOutcome, ReceiptItem};
 
 use super::address::RedisAddress;
 use super::call::{ScriptCall, Topology};
 use super::cluster::slot_of;
-use super::resp::RedisReply;
 use super::script::{self, At, Op, ScriptEntry};
 use super::values::RedisValues;
 use crate::counters::breaker::ServerHealth;
@@ -45,22 +43,15 @@ pub type RedisStore = CounterStore<RedisBackend>;
 pub struct RedisBackend {
     pub(super) topology: Arc<Topology>,
     pub(super) naming: Naming,
-    clock: RedisClock,
+    pub(super) clock: RedisClock,
 }
 
 /// The clock that decides.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum RedisClock {
+pub(super) enum RedisClock {
     Server,
+    #[cfg_attr(not(feature = "testing"), expect(dead_code))]
     Node,
-}
-
-/// The stored state before and after one charge; consecutive charges form a chain (checked by tests).
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Transition {
-    pub at: Time,
-    pub before: String,
-    pub after: String,
 }
 
 impl RedisStore {
@@ -72,38 +63,9 @@ impl RedisStore {
         Ok(CounterStore::new(RedisBackend { topology, naming, clock: RedisClock::Server }, deadline))
     }
 
-    /// The same store, deciding by the node's time instead of the server's: for tests.
-    pub fn by_node_clock(&self) -> RedisStore {
-        let topology = Arc::clone(&self.backend.topology);
-        let naming = self.backend.naming.clone();
-        CounterStore::new(RedisBackend { topology, naming, clock: RedisClock::Node }, self.deadline)
-    }
-
     /// CAS access to values other than counters.
     pub(in crate::counters) fn values(&self) -> RedisValues<'_> {
         RedisValues { topology: &self.backend.topology }
-    }
-
-    /// Charges one counter and returns the states around the decision: for tests that no charge is lost.
-    pub async fn charge_with_states(
-        &self,
-        charge: &Charge,
-    ) -> Result<(LimitOutcome, Transition), StoreError> {
-        let backend = &self.backend;
-        let name = backend.name(charge.counter());
-        let entries = [ScriptEntry::charge(&name, charge)];
-        let call = ScriptCall {
-            slot: backend.partition(&name),
-            op: Op::ChargeWithStates,
-            at: At::Server,
-            entries: &entries,
-            deadline: Instant::now() + self.deadline,
-        };
-        let (mut done, server) = backend.topology.call_script(&call).await?;
-        let part =
-            done.parts.swap_remove(0).map_err(|reason| script::invalid_value(&server, &name, &reason))?;
-        let [before, after] = <[String; 2]>::try_from(done.states).unwrap_or_default();
-        Ok((part, Transition { at: Time::from_nanos(done.now_us * 1000), before, after }))
     }
 }
 
@@ -200,17 +162,4 @@ impl CounterBackend for RedisBackend {
             Topology::Cluster(cluster) => cluster.health(),
         }
     }
-}
-
-/// The words of a plain call for one slot, as sent to the server: for benchmarks.
-pub fn args_of_call(charges: &[Charge]) -> Vec<String> {
-    let name = |charge: &Charge| Naming::Plain.name(&charge.counter().id, &charge.counter().limit);
-    let names: Vec<_> = charges.iter().map(name).collect();
-    let entries: Vec<_> =
-        names.iter().zip(charges).map(|(name, charge)| ScriptEntry::charge(name, charge)).collect();
-    let mut out = Vec::new();
-    script::write_call(&mut out, Op::Charge, At::Server, None, &entries);
-    let words = RedisReply::parse(&out).ok().flatten().map(|(words, _)| words);
-    let words = words.as_ref().and_then(RedisReply::elements).unwrap_or_default();
-    words.iter().map(|word| word.text().unwrap_or_default().to_owned()).collect()
 }
