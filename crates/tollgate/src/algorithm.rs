@@ -71,6 +71,7 @@ pub trait Algorithm {
 
 /// Decision on one cost at one timestamp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 #[deny(missing_docs)]
 pub struct Decision {
     /// Whether it is allowed, and when.
@@ -81,6 +82,11 @@ pub struct Decision {
 
 #[deny(missing_docs)]
 impl Decision {
+    /// A decision, for code that is tested without a limiter.
+    pub const fn new(admission: Admission, left: u64) -> Decision {
+        Decision { admission, left }
+    }
+
     /// Whether the cost is allowed, and was charged unless this is a peek.
     pub const fn is_allowed(&self) -> bool {
         matches!(self.admission, Admission::Allow { .. })
@@ -103,7 +109,7 @@ impl Decision {
     }
 }
 
-/// Whether a cost is allowed.
+/// Whether a cost is allowed. The cases are all that there are, so a program may match them exhaustively.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[deny(missing_docs)]
 pub enum Admission {

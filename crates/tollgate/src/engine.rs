@@ -5,6 +5,7 @@
 //! memory store, the bans and the statistics; it reads no clock and does no I/O.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -124,11 +125,20 @@ impl EngineCore {
         EngineCore::with_setup(policy, EngineSetup::default())
     }
 
+    /// # Panics
+    ///
+    /// If [`try_with_setup`](Self::try_with_setup) fails.
     pub fn with_setup(policy: PolicySnapshot, setup: EngineSetup) -> EngineCore {
-        EngineCore {
+        Self::try_with_setup(policy, setup).expect("the address space has room for the memory cap")
+    }
+
+    /// Fails where the system does not grant the memory of the counters.
+    pub fn try_with_setup(policy: PolicySnapshot, setup: EngineSetup) -> io::Result<EngineCore> {
+        let store = MemoryStore::try_new(setup.memory_bytes)?;
+        Ok(EngineCore {
             policy: ArcSwap::from_pointee(policy),
             policy_lock: Mutex::new(()),
-            store: MemoryStore::new(setup.memory_bytes).when_full(setup.memory_full).recording(setup.changes),
+            store: store.when_full(setup.memory_full).recording(setup.changes),
             bans: BanList::new(setup.secret.clone()).recording(setup.changes),
             secret: setup.secret,
             panic_switch: PanicSwitch::default(),
@@ -141,7 +151,7 @@ impl EngineCore {
             changed_tracks: ChangedTracks::default(),
             lost_changes: AtomicBool::new(false),
             outbox: Outbox::default(),
-        }
+        })
     }
 
     /// Decides a hit and charges it if it is admitted.

@@ -166,7 +166,7 @@ fn unlimited(limit: &Limit) -> LimitOutcome {
     let admission = Admission::Allow { delay: Duration::ZERO };
     let remaining = limit.capacity();
     LimitOutcome {
-        decision: Decision { admission, left: remaining },
+        decision: Decision::new(admission, remaining),
         remaining,
         reset_after: Duration::ZERO,
         grant: None,

@@ -107,12 +107,14 @@ impl EngineBuilder {
     pub fn build(self, policy: Policy) -> Result<Engine, EngineError> {
         let setup = self.setup(&policy)?;
         let memory_bytes = setup.memory_bytes;
-        Ok(Engine { core: EngineCore::with_setup(policy.snapshot, setup), clock: self.clock, memory_bytes })
+        let core = EngineCore::try_with_setup(policy.snapshot, setup)?;
+        Ok(Engine { core, clock: self.clock, memory_bytes })
     }
 
     /// An engine that continues from a [saved state](Engine::save). Time that has passed since counts as elapsed.
     pub fn restore(self, policy: Policy, saved: &[u8]) -> Result<Engine, EngineError> {
         let setup = self.setup(&policy)?;
+        setup.check_memory()?;
         let memory_bytes = setup.memory_bytes;
         let former = |rules: &str| Policy::without_variables(rules).ok().map(|policy| policy.snapshot);
         let restored = EngineCore::restore(policy.snapshot, setup, saved, former, self.clock.now());
@@ -120,7 +122,7 @@ impl EngineBuilder {
         Ok(Engine { core, clock: self.clock, memory_bytes })
     }
 
-    /// Fails if a limit of the policy does not fit the memory, or the memory cannot be allocated.
+    /// Fails if a limit of the policy does not fit the memory.
     fn setup(&self, policy: &Policy) -> Result<EngineSetup, EngineError> {
         let default = EngineSetup::default();
         let setup = EngineSetup {
@@ -129,7 +131,6 @@ impl EngineBuilder {
             ..default
         };
         check_limits(&policy.snapshot, setup.memory_bytes)?;
-        setup.check_memory()?;
         Ok(setup)
     }
 }

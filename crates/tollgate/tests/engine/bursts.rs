@@ -21,7 +21,7 @@ struct Denies(Barrier);
 impl Denies {
     fn answer(&self, charges: &[Charge]) -> CentralOutcome {
         self.0.wait();
-        let decision = Decision { admission: Admission::Deny { retry_after: SECOND }, left: 0 };
+        let decision = Decision::new(Admission::Deny { retry_after: SECOND }, 0);
         let part = LimitOutcome { decision, remaining: 0, reset_after: SECOND, grant: None };
         CentralOutcome { admitted: false, limits: vec![LimitResult::Answered(part); charges.len()] }
     }

@@ -64,7 +64,7 @@ pub trait Model {
         } else {
             Admission::Deny { retry_after: Duration::from_nanos(first(now, passes) - now) }
         };
-        Decision { admission, left: self.left(now) }
+        Decision::new(admission, self.left(now))
     }
 }
 

@@ -196,7 +196,7 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>
         let at = Time::from_nanos(counted_at.saturating_mul(1000));
         let cost = u64::try_from(entry.cost).unwrap_or(0);
         parts.push(Ok(LimitOutcome {
-            decision: Decision { admission, left },
+            decision: Decision::new(admission, left),
             remaining,
             reset_after: Duration::from_micros(reset),
             grant: (op != Op::Settle && granted == 1).then_some(Grant { at, cost, mark }),
