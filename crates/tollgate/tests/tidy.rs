@@ -387,7 +387,9 @@ fn nothing_is_packed_into_a_tuple_to_save_a_line() {
     }
 }
 
-/// Public is what the root re-exports, with its methods; the rest is in the one hidden module.
+/// Public is what the root re-exports; the rest is in the one hidden module. Counted are the types that the root
+/// re-exports and their own public functions and constants: not fields, variants and implementations of traits, nor the
+/// pages of `guide`.
 #[test]
 fn the_public_api_is_small_and_hides_one_module_only() {
     const MAX_ITEMS: usize = 120;
@@ -577,4 +579,43 @@ fn the_architecture_names_what_exists() {
         missing.extend(named.filter(|name| !is_in(&tree, name)).map(str::to_owned));
     }
     assert!(missing.is_empty(), "ARCHITECTURE.md names what does not exist: {missing:#?}");
+}
+
+/// The names in brackets.
+fn bracketed(text: &str) -> impl Iterator<Item = String> + '_ {
+    let lists = text.split(['[', ']']).skip(1).step_by(2);
+    lists.flat_map(|list| list.split(',').map(|name| name.split_whitespace().collect()))
+}
+
+/// The files that one has to open to follow a request: stated, and counted here.
+#[test]
+fn the_lives_of_a_request_name_as_many_files_as_they_say() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the document can be read");
+    let lives = text.split("## The life of a request").nth(1).and_then(|rest| rest.split("\n## ").next());
+    let tree = tree();
+    let mut counted = 0;
+    for life in lives.expect("there is such a section").split("\n**").skip(1) {
+        let (title, steps) = life.split_once("**").expect("a title in bold");
+        let stated = title.split(' ').find_map(|word| word.parse().ok()).expect("the number of files");
+        let steps: Vec<&str> = steps.lines().filter(|line| line.starts_with("    ")).collect();
+        let begins = |line: &&&str| !line.starts_with(&" ".repeat(12));
+        let firsts = steps.iter().filter(begins).filter_map(|line| line.split_whitespace().next());
+        let mut files: BTreeSet<String> = firsts.map(str::to_owned).collect();
+        files.extend(bracketed(&steps.join(" ")));
+        for file in &files {
+            assert!(is_in(&tree, file), "{title}: there is no {file}");
+        }
+        assert_eq!(files.len(), stated, "{title}: {files:#?}");
+        counted += 1;
+    }
+    assert_eq!(counted, 2, "the decision API and the proxy");
+}
+
+#[test]
+fn the_architecture_has_lines_of_a_screen() {
+    const MAX_COLUMNS: usize = 130;
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the document can be read");
+    for line in text.lines().filter(|line| !line.starts_with('|')) {
+        assert!(line.chars().count() <= MAX_COLUMNS, "{line}");
+    }
 }
