@@ -387,6 +387,53 @@ fn nothing_is_packed_into_a_tuple_to_save_a_line() {
     }
 }
 
+/// The types that the root of the library re-exports.
+fn exported_types(lib: &Source) -> BTreeSet<&str> {
+    let exports = lib.code.split("\npub use ").skip(1).map(|rest| rest.split(';').next().unwrap_or_default());
+    let names = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric() && c != '_'));
+    names.filter(|name| name.starts_with(char::is_uppercase)).collect()
+}
+
+/// The compiler cannot check only what is exported: the hidden module exports the rest. So every exported type, and each
+/// block of its public functions, has the attribute, or its module has.
+#[test]
+fn what_is_exported_must_be_documented() {
+    const ATTRIBUTE: &str = "#[deny(missing_docs)]";
+    let sources = sources("tollgate");
+    let lib =
+        sources.iter().find(|source| source.path.ends_with("src/lib.rs")).expect("the crate has a root");
+    let types = exported_types(lib);
+    let modules = lib.code.split(ATTRIBUTE).skip(1).filter_map(|rest| rest.trim_start().lines().next());
+    let modules: BTreeSet<&str> = modules
+        .map(|line| line.trim_start_matches("pub ").trim_start_matches("mod ").trim_end_matches(';'))
+        .collect();
+    assert!(modules.contains("api") && modules.contains("limiter"), "{modules:?}");
+    let mut found = BTreeSet::new();
+    for source in sources.iter().filter(|source| !modules.contains(&*source.module())) {
+        let lines: Vec<&str> = source.code.lines().collect();
+        for (n, line) in lines.iter().enumerate() {
+            let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+            let is_type = line.starts_with("pub struct ") || line.starts_with("pub enum ");
+            let block = lines[n..].iter().take_while(|line| **line != "}");
+            let has_public =
+                || block.clone().any(|line| line.starts_with("    pub ") && line.contains("fn "));
+            let is_block = line.starts_with("impl ") && !line.contains(" for ") && has_public();
+            let Some(name) = words.iter().find(|word| types.contains(**word)).filter(|_| is_type || is_block)
+            else {
+                continue;
+            };
+            if is_block && words.get(1) != Some(name) {
+                continue; // an argument of another type
+            }
+            let before = lines[..n].iter().rev();
+            let mut attributes = before.take_while(|line| line.starts_with("#[") || line.starts_with("///"));
+            assert!(attributes.any(|line| *line == ATTRIBUTE), "{}: {line}", source.name());
+            found.insert(*name);
+        }
+    }
+    assert!(found.len() > 3, "{found:?}");
+}
+
 /// Public is what the root re-exports; the rest is in the one hidden module. Counted are the types that the root
 /// re-exports and their own public functions and constants: not fields, variants and implementations of traits, nor the
 /// pages of `guide`.
@@ -397,9 +444,7 @@ fn the_public_api_is_small_and_hides_one_module_only() {
     let hidden = sources.iter().flat_map(|source| source.lines_with("doc(hidden)")).count();
     let lib =
         sources.iter().find(|source| source.path.ends_with("src/lib.rs")).expect("the crate has a root");
-    let exports = lib.code.split("\npub use ").skip(1).map(|rest| rest.split(';').next().unwrap_or_default());
-    let names = exports.flat_map(|list| list.split(|c: char| !c.is_alphanumeric() && c != '_'));
-    let types: BTreeSet<&str> = names.filter(|name| name.starts_with(char::is_uppercase)).collect();
+    let types = exported_types(lib);
     let mut items = types.len();
     for source in &sources {
         let mut of_public_type = false;
