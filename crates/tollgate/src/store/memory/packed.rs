@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packed_share_is_known_to_a_factor_of_two_and_never_too_low() {
+    fn a_packed_fraction_is_known_to_a_factor_of_two_and_never_too_low() {
         let now = Time::from_secs(1_800_000_000);
         for limit in [1, 3, 5, 8, 100, 1023] {
             let quota = Quota::Counter(SlidingCounter { limit, window_ns: Period::HOUR.nanos() });
@@ -358,9 +358,11 @@ mod tests {
             for used in 1..=limit {
                 let mut state = quota.fresh();
                 quota.charge(&mut state, now, used);
-                let share = class.used_fraction(class.encoding.layout().pack(&state).expect("it fits"), now);
+                let fraction =
+                    class.used_fraction(class.encoding.layout().pack(&state).expect("it fits"), now);
                 assert!(
-                    share >= UsedFraction::of(used, limit) && share <= UsedFraction::of(2 * used, limit),
+                    fraction >= UsedFraction::of(used, limit)
+                        && fraction <= UsedFraction::of(2 * used, limit),
                     "{used} of {limit}"
                 );
             }
