@@ -4,7 +4,7 @@ import { button, h, replace } from "./dom.js";
 import { call, pages } from "./api.js";
 import { adminCommand } from "./commands.js";
 import { notice, openDialog } from "./dialog.js";
-import { count, dateTime, duration, plural, unix } from "./format.js";
+import { count, dateTime, duration, keyOrder, plural, unix } from "./format.js";
 import { Loaded, empty } from "./page_state.js";
 import { needs, roleNotice } from "./session.js";
 import { Table } from "./table.js";
@@ -14,6 +14,8 @@ const MAX_ROWS = 100_000;
 const REFRESH_MS = 5_000;
 /** Three lines: of the key, and of what is below it. */
 const NARROW_ROW_PX = 64;
+/** The column by which bans are sorted at first. */
+const TIME_LEFT = 2;
 /** Beyond this the lists are loaded once, not polled. */
 const MAX_POLLED = 1_000;
 
@@ -59,17 +61,17 @@ function bansPart() {
     onchange: (/** @type {Event} */ event) => { if (/** @type {HTMLInputElement} */ (event.target).checked) selected.add(ban.key); else selected.delete(ban.key); showSelection(); } }), "operate");
   const table = new Table("Bans in force", [
     { label: "Select", width: "2.6em", narrow: "2.2em", unlabelled: true, cell: box },
-    { label: "Key", width: "", cell: (ban) => keyLines(ban.key, [timeLeft(ban), ban.reason].filter(Boolean).join(" · ")), sort: (ban) => ban.key },
+    { label: "Key", width: "", cell: (ban) => keyLines(ban.key, [timeLeft(ban), ban.strikes ? plural(ban.strikes, "strike") : "", ban.source].filter(Boolean).join(" · "), ban.reason), sort: (ban) => keyOrder(ban.key) },
     { label: "Time left", width: "9em", cell: (ban) => h("span", { title: ban.until ? dateTime(unix(ban.until)) : null }, timeLeft(ban)), sort: (ban) => (ban.until ? unix(ban.until) : Infinity), numeric: true, wide: true },
     { label: "Strikes", width: "6em", numeric: true, cell: (ban) => count(ban.strikes), sort: (ban) => ban.strikes, wide: true },
     { label: "Origin", width: "8em", cell: (ban) => ban.source, sort: (ban) => ban.source, wide: true },
     { label: "Reason", width: "16em", cell: (ban) => h("span", { title: ban.reason }, ban.reason), wide: true },
     { label: "Lift", width: "6em", narrow: "4em", unlabelled: true, cell: (ban) => lift(ban) },
-  ], { narrowRowPx: NARROW_ROW_PX });
+  ], { narrowRowPx: NARROW_ROW_PX, rowKey: (ban) => ban.key, sortedBy: TIME_LEFT });
   const filter = h("input", { type: "search", placeholder: "Filter", "aria-label": "Filter bans by key or reason", oninput: () => draw() });
   const bulk = h("button", { type: "button", onclick: () => liftSelected() }, "Lift selected…");
   const list = listed("/v1/bans", "bans", (rows) => {
-    all = rows;
+    all = [...rows].sort((a, b) => compareText(keyOrder(a.key), keyOrder(b.key))); // of bans that end at the same time
     const known = new Set(rows.map((ban) => ban.key));
     selected.forEach((key) => known.has(key) || selected.delete(key));
     if (!table.element.isConnected) replace(list.part.body, state, table.element);
@@ -132,10 +134,13 @@ function bansPart() {
   return { element, stop: () => { clearInterval(timer); list.stop(); } };
 }
 
-/** A key and, on narrow screens, what other columns say of it. @param {string} key @param {string} more */
-function keyLines(key, more) {
-  return h("div", { class: "key-lines" }, h("div", { class: "first-line key", title: key }, key), h("div", { class: "second-line" }, more));
+/** A key and, on narrow screens, what other columns say of it. @param {string} key @param {...string} more */
+function keyLines(key, ...more) {
+  return h("div", { class: "key-lines" }, h("div", { class: "first-line key", title: key }, key), more.map((line) => h("div", { class: "second-line", title: line }, line)));
 }
+
+/** @param {string} a @param {string} b */
+const compareText = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 
 /** @param {any} ban */
 function timeLeft(ban) {
@@ -146,11 +151,11 @@ function timeLeft(ban) {
 
 function allowPart() {
   const table = new Table("Allow list", [
-    { label: "Key", width: "", cell: (entry) => keyLines(entry.key, entry.note ?? ""), sort: (entry) => entry.key },
+    { label: "Key", width: "", cell: (entry) => keyLines(entry.key, entry.note ?? ""), sort: (entry) => keyOrder(entry.key) },
     { label: "Note", width: "18em", cell: (entry) => entry.note ?? "", wide: true },
     { label: "Origin", width: "8em", narrow: "5.5em", cell: (entry) => entry.source },
     { label: "Remove", width: "7em", narrow: "6em", unlabelled: true, cell: (entry) => (entry.source === "file" ? h("span", { class: "muted" }, "in the file") : needs(button("Remove", () => confirmRemove(entry.key), { class: "quiet", "aria-label": `Remove ${entry.key}` }), "admin")) },
-  ], { narrowRowPx: NARROW_ROW_PX });
+  ], { narrowRowPx: NARROW_ROW_PX, rowKey: (entry) => entry.key });
   const total = h("span", { class: "muted" });
   const list = listed("/v1/allow", "allow", (rows) => {
     table.setRows(rows);

@@ -7,7 +7,7 @@ const NOTICE_MS = 8_000;
 /**
  * @typedef {object} DialogOptions
  * @property {string} action the label of the button that acts
- * @property {string} [cancel]
+ * @property {string | null} [cancel] null for a dialog that only shows something
  * @property {boolean} [danger]
  * @property {boolean} [wide]
  * @property {() => (void | Promise<void>)} onaction an error that it throws is shown, and the dialog stays open
@@ -26,9 +26,10 @@ export function openDialog(title, body, options) {
     h("h2", { id: "dialog-title" }, title),
     body,
     error,
-    h("div", { class: "dialog-buttons" }, button(options.cancel ?? "Cancel", () => dialog.close()), act),
+    h("div", { class: "dialog-buttons" }, options.cancel !== null && button(options.cancel ?? "Cancel", () => dialog.close()), act),
   );
   const dialog = h("dialog", { "aria-labelledby": "dialog-title", class: options.wide ? "wide" : null, onclose: closed }, form);
+  const opener = document.activeElement;
   let acted = false;
 
   /** @param {Event} event */
@@ -50,12 +51,21 @@ export function openDialog(title, body, options) {
 
   function closed() {
     dialog.remove();
+    focusAgain(opener);
     if (!acted) options.oncancel?.();
   }
 
   document.body.append(dialog);
   dialog.showModal();
   return dialog;
+}
+
+/** The browser does this unless the control was drawn again meanwhile. @param {Element | null} opener */
+function focusAgain(opener) {
+  if (opener?.isConnected) return;
+  const label = opener?.getAttribute("aria-label");
+  const same = label ? document.querySelector(`${opener?.localName}[aria-label="${CSS.escape(label)}"]`) : null;
+  (same instanceof HTMLElement ? same : byId("main")).focus({ preventScroll: true });
 }
 
 /**

@@ -90,3 +90,19 @@ export function limitsText(rule) {
   const limits = rule.limits ?? rule.limit ?? [];
   return Array.isArray(limits) ? limits.join(", ") : String(limits);
 }
+
+/** By which keys are sorted: addresses by their number, in groups of the same width. @param {string} key */
+export function keyOrder(key) {
+  const [, before, address, after] = /^(.*?\bip:)([0-9a-fA-F.:]+)(.*)$/.exec(key) ?? [];
+  if (address === undefined) return key;
+  return `${before}${addressOrder(address)}${after}`;
+}
+
+/** @param {string} address */
+function addressOrder(address) {
+  if (!address.includes(":")) return address.split(".").map((part) => part.padStart(3, "0")).join(".");
+  const [head, tail] = address.split("::").map((half) => (half ? half.split(":") : []));
+  const zeros = tail === undefined ? 0 : Math.max(0, 8 - head.length - tail.length);
+  const groups = [...head, ...Array(zeros).fill("0"), ...(tail ?? [])];
+  return groups.map((group) => group.toLowerCase().padStart(4, "0")).join(":");
+}

@@ -5,6 +5,8 @@ import { h, replace } from "./dom.js";
 const ROW_PX = 36;
 const OVERSCAN_ROWS = 12;
 const NEAR_END_ROWS = 200;
+/** So many rows are shown at their full height on narrow screens: a list that scrolls inside a page that does is awkward. */
+const SHORT_ROWS = 30;
 const NARROW = matchMedia("(max-width: 720px)");
 
 /**
@@ -20,13 +22,23 @@ const NARROW = matchMedia("(max-width: 720px)");
  * @property {boolean} [unlabelled] the label is for screen readers only
  */
 
+/**
+ * @template R
+ * @typedef {object} TableOptions
+ * @property {() => void} [onend] the last loaded rows come into view
+ * @property {boolean} [tall]
+ * @property {(row: R) => string | null} [rowClass]
+ * @property {number} [narrowRowPx] the height of a row on narrow screens, for further lines
+ * @property {(row: R) => string} [rowKey] what stays the same when the row is loaded again: the focus follows it
+ * @property {number} [sortedBy] the column by which rows are sorted at first, ascending
+ */
+
 /** @template R */
 export class Table {
   /**
    * @param {string} caption
    * @param {Column<R>[]} columns
-   * @param {{ onend?: () => void, tall?: boolean, rowClass?: (row: R) => string | null, narrowRowPx?: number }} [options] `onend`: the last loaded
-   *   rows come into view; `narrowRowPx`: the height of a row on narrow screens, for a second line
+   * @param {TableOptions<R>} [options]
    */
   constructor(caption, columns, options = {}) {
     this.columns = columns;
@@ -35,8 +47,8 @@ export class Table {
     this.rows = [];
     /** @type {R[]} */
     this.given = [];
-    this.sorted = -1;
-    this.descending = true;
+    this.sorted = options.sortedBy ?? -1;
+    this.descending = options.sortedBy === undefined;
     this.headings = columns.map((column, number) => this.#heading(column, number));
     this.body = h("tbody");
     this.table = h("table", { class: options.narrowRowPx ? "virtual two-lines" : "virtual" },
@@ -68,7 +80,8 @@ export class Table {
   #heading(column, number) {
     const label = column.unlabelled ? h("span", { class: "hidden" }, column.label) : column.label;
     const content = column.sort ? h("button", { type: "button", class: "sort", onclick: () => this.#sortBy(number) }, column.label) : label;
-    return h("th", { scope: "col", class: this.#cellClass(column) }, content);
+    const direction = number === this.sorted ? "ascending" : null;
+    return h("th", { scope: "col", class: this.#cellClass(column), "aria-sort": direction }, content);
   }
 
   /** @param {number} number */
@@ -79,6 +92,7 @@ export class Table {
       if (each === number) heading.setAttribute("aria-sort", this.descending ? "descending" : "ascending");
       else heading.removeAttribute("aria-sort");
     });
+    this.element.scrollTop = 0;
     this.setRows(this.given);
   }
 
@@ -88,15 +102,18 @@ export class Table {
 
   /** @param {R[]} rows */
   setRows(rows) {
+    const focused = this.#focusedCell();
     this.given = rows;
     const by = this.columns[this.sorted]?.sort;
-    this.rows = by ? [...rows].sort((a, b) => compare(by(a), by(b)) * (this.descending ? -1 : 1)) : rows;
+    this.rows = by ? sorted(rows, by, this.descending) : rows;
+    this.element.classList.toggle("short", rows.length <= SHORT_ROWS);
     this.table.setAttribute("aria-rowcount", String(rows.length + 1));
     this.first = -1;
-    this.#draw();
+    this.#draw(focused);
   }
 
-  #draw() {
+  /** @param {(() => void) | null} [focused] puts the focus back, if that is not to be found out here */
+  #draw(focused) {
     const height = this.element.clientHeight || 600;
     const top = this.element.scrollTop;
     const first = Math.max(0, Math.floor(top / this.#rowPx) - OVERSCAN_ROWS);
@@ -105,22 +122,28 @@ export class Table {
     if (first === this.first && last === this.last) return;
     this.first = first;
     this.last = last;
-    const focused = this.#focusedCell();
+    const refocus = focused === undefined ? this.#focusedCell() : focused;
     const rows = this.rows.slice(first, last).map((row, number) => this.#row(row, first + number));
     replace(this.body, this.#space(first), rows, this.#space(this.rows.length - last));
-    focused?.();
+    refocus?.();
   }
 
-  /** Keeps the focus where it is while rows are drawn again. */
+  /**
+   * Keeps the focus where it is while rows are drawn again: on the same control of the same row, wherever that is now. If
+   * it is out of view, the list has the focus, so that the keyboard goes on there.
+   */
   #focusedCell() {
     const active = document.activeElement;
     const row = active?.closest("tr");
     if (!active || !row || !this.body.contains(row)) return null;
-    const index = row.getAttribute("aria-rowindex");
+    const index = Number(row.getAttribute("aria-rowindex")) - 2;
+    const { rowKey } = this.options;
+    const key = rowKey && index in this.rows ? rowKey(this.rows[index]) : null;
     const at = [...row.querySelectorAll("a, button, input")].indexOf(active);
     return () => {
-      const same = this.body.querySelector(`tr[aria-rowindex="${index}"]`);
-      const control = same?.querySelectorAll("a, button, input")[at];
+      const now = rowKey && key !== null ? this.rows.findIndex((each) => rowKey(each) === key) : index;
+      const same = this.body.querySelector(`tr[aria-rowindex="${now + 2}"]`);
+      const control = same?.querySelectorAll("a, button, input")[at] ?? this.element;
       if (control instanceof HTMLElement) control.focus({ preventScroll: true });
     };
   }
@@ -141,8 +164,25 @@ export class Table {
   }
 }
 
+/**
+ * A sorted copy. What is sorted by is computed once for each row.
+ * @template R
+ * @param {R[]} rows
+ * @param {(row: R) => string | number} by
+ * @param {boolean} descending
+ */
+function sorted(rows, by, descending) {
+  const sign = descending ? -1 : 1;
+  const pairs = rows.map((row) => ({ row, value: by(row) }));
+  return pairs.sort((a, b) => sign * compare(a.value, b.value)).map(({ row }) => row);
+}
+
+const WORDS = new Intl.Collator("en");
+
 /** @param {string | number} a @param {string | number} b */
 function compare(a, b) {
-  if (typeof a === "number" && typeof b === "number") return (Number.isNaN(a) ? -1 : a) - (Number.isNaN(b) ? -1 : b);
-  return String(a).localeCompare(String(b));
+  if (typeof a !== "number" || typeof b !== "number") return WORDS.compare(String(a), String(b));
+  const left = Number.isNaN(a) ? -1 : a;
+  const right = Number.isNaN(b) ? -1 : b;
+  return left < right ? -1 : left > right ? 1 : 0; // a difference of infinities is not a number
 }
