@@ -43,6 +43,7 @@ import fleet
 import health
 import live
 import lists
+import phone
 import prefix
 import simulation
 

@@ -30,7 +30,7 @@ def case(run: Callable) -> Callable:
 
 def open_page(browser: Browser, node: Node, fragment: str = "", token: str | None = None, **options) -> Page:
     """The dashboard of a node. An error in a script, or one that the browser reports, fails the case."""
-    page = browser.new_context(viewport={"width": 1280, "height": 860}, **options).new_page()
+    page = browser.new_context(**{"viewport": {"width": 1280, "height": 860}} | options).new_page()
     page.set_default_timeout(SOON_MS)
     page.errors = []
     page.on("pageerror", lambda error: page.errors.append(str(error)))

@@ -45,7 +45,6 @@ function open() {
     if (link.textContent === title) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  byId("nav").querySelector('[aria-current="page"]')?.scrollIntoView({ block: "nearest", inline: "nearest" });
   const place = byId("main");
   replace(place, h("h1", null, title));
   place.dataset.page = name || "overview";
@@ -65,7 +64,7 @@ function showTheme() {
   const apply = () => {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
-    control.textContent = `◐ ${theme}`;
+    replace(control, "◐", h("span", { class: "theme-name" }, ` ${theme}`));
     control.setAttribute("aria-label", `Theme: ${theme}`);
   };
   control.addEventListener("click", () => {
