@@ -5,9 +5,9 @@ import { call, get, withQuery } from "./api.js";
 import { checkCommands } from "./commands.js";
 import { explainBody } from "./explain_input.js";
 import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
-import { clock, count, dateTime, unix } from "./format.js";
+import { clock, dateTime, unix } from "./format.js";
 import { live } from "./live.js";
-import { keyLink, outcome, ruleLink } from "./key_tables.js";
+import { keyLink, limitText, outcome, ruleLink } from "./key_tables.js";
 import { empty, failed, unanswered, unavailable } from "./page_state.js";
 import { isHeard } from "./status.js";
 import { Table } from "./table.js";
@@ -32,12 +32,12 @@ function tailPart() {
   let wanted = "all";
   const table = new Table("Decisions, newest first", [
     { label: "Time", width: "7em", narrow: "5.6em", cell: (each) => h("time", { title: dateTime(unix(each.at)) }, clock(unix(each.at))) },
-    { label: "Outcome", width: "10em", narrow: "6.5em", cell: (each) => outcome(each) },
+    { label: "Outcome", width: "10em", narrow: "6.5em", cell: (each) => [outcome(each), h("div", { class: "second-line" }, each.rule && ruleLink(each.rule))] },
     { label: "Rule", width: "12em", cell: (each) => each.rule && ruleLink(each.rule), wide: true },
     { label: "Limit", width: "11em", cell: (each) => limitText(each), wide: true },
-    { label: "Key", width: "", cell: (each) => each.key && keyLink(each.rule, each.key) },
+    { label: "Key", width: "", cell: (each) => [h("div", { class: "first-line" }, each.key && keyLink(each.rule, each.key)), h("div", { class: "second-line" }, limitText(each))] },
     { label: "Id", width: "13em", cell: (each) => h("code", null, each.id), wide: true },
-  ]);
+  ], { narrowRowPx: 54, rowKey: (each) => each.id });
   const state = h("div");
   const filter = h("input", { type: "search", placeholder: "Filter by rule, key or id", "aria-label": "Filter by rule, key or id", oninput: () => draw() });
   const outcomes = select([["all", "all outcomes"], ["denied", "denied"], ["allowed", "passed"]], wanted, (value) => { wanted = value; draw(); }, { "aria-label": "Outcome" });
@@ -121,13 +121,6 @@ function tailPart() {
     h("div", { class: "panel-head" }, h("h2", null, "Latest decisions"), how),
     h("div", { class: "toolbar" }, filter, outcomes, scopeSelect(chooseScope), pause), note, state, table.element);
   return { element, stop: () => { end(); stopping.abort(); } };
-}
-
-/** @param {import("./live.js").Decision} each */
-function limitText(each) {
-  if (!each.limit) return null;
-  const cost = each.cost === null || each.cost === 1 ? "" : `, cost ${count(each.cost)}`;
-  return h("span", { title: `${each.limit}: ${count(each.used ?? 0)} used${cost}` }, each.limit, h("span", { class: "muted" }, ` ${count(each.used ?? 0)} used${cost}`));
 }
 
 function explainPart() {

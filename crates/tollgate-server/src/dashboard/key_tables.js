@@ -41,6 +41,13 @@ export function decisionLine(decision) {
   return h("span", { class: "decision-line" }, h("time", null, clock(unix(decision.at))), outcome(decision), decision.rule && ruleLink(decision.rule));
 }
 
+/** The limit that a decision is of, and how much of it was used. @param {import("./live.js").Decision} each */
+export function limitText(each) {
+  if (!each.limit) return null;
+  const cost = each.cost === null || each.cost === 1 ? "" : `, cost ${count(each.cost)}`;
+  return h("span", { title: `${each.limit}: ${count(each.used ?? 0)} used${cost}` }, each.limit, h("span", { class: "muted" }, ` ${count(each.used ?? 0)} used${cost}`));
+}
+
 /** A count of a sketch, which lies between `count − error` and `count`. @param {{ count: number, error: number }} row */
 function countCell({ count: most, error }) {
   if (error === 0) return count(most);
@@ -58,7 +65,7 @@ export function topTable(keys, caption) {
     { label: "Key", width: "", cell: (row) => [row.key ? keyLink(row.rule, row.key) : h("span", { class: "muted" }, "all together"), row.node && h("span", { class: "muted", title: "the count of this node: other nodes have another mark for the key" }, ` on ${row.node}`)] },
     { label: "Rule", width: "11em", narrow: "6em", cell: (row) => (row.rule ? ruleLink(row.rule) : "banned") },
     { label: "Count", width: "8em", narrow: "5.5em", numeric: true, cell: (row) => countCell(row), sort: (row) => row.count },
-  ]);
+  ], { rowKey: (row) => `${row.rule} ${row.key} ${row.node ?? ""}` });
   table.setRows(keys);
   return h("div", null, table.element, maskedNote(keys.map((row) => row.key)));
 }

@@ -6,7 +6,7 @@ import { bar } from "./chart.js";
 import { notice, openDialog } from "./dialog.js";
 import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { ago, count, duration, unix } from "./format.js";
-import { decisionLine, isMasked, topTable } from "./key_tables.js";
+import { decisionLine, isMasked, limitText, topTable } from "./key_tables.js";
 import { Loaded, empty } from "./page_state.js";
 import { needs, roleNotice } from "./session.js";
 import { askBan } from "./ban_form.js";
@@ -14,12 +14,16 @@ import { askBan } from "./ban_form.js";
 const TOP_MS = 5_000;
 const INSPECT_MS = 2_000;
 const TOP_LIMIT = 200;
+const RECENT = 10;
+/** Denials of the key under all rules, among which bans are looked for. */
+const MAX_SEARCHED = 100;
 
 /** @type {import("./main.js").Page} */
 export function keys(place, _rest, query) {
   const inspected = inspector(query.get("rule") ?? "", query.get("key") ?? "");
   const top = topPart();
-  place.append(inspected.element, top.element);
+  // What was asked for is first: one key, or which keys there are.
+  place.append(...(query.get("key") || query.get("rule") ? [inspected.element, top.element] : [top.element, inspected.element]));
   return () => {
     inspected.stop();
     top.stop();
@@ -56,24 +60,33 @@ function inspector(rule, key) {
     replace(result, h("p", { class: "role-notice" }, h("b", null, key), " is a mark, which does not tell the key: enter the key itself, such as email:ann@example.com. Keys are shown with log_keys: plain."));
     return { element, stop: () => {} };
   }
+  if (!rule && !key) return { element, stop: () => {} };
+  const recent = recentPart(rule, key);
   if (!rule) {
-    if (key) replace(result, h("p", { class: "muted" }, "Name the rule whose counter of this key is to be shown."), keyButtons("", key, () => {}));
-    return { element, stop: () => {} };
+    replace(result, h("p", { class: "muted" }, "Name the rule whose counter of this key is to be shown."), keyButtons("", key, () => {}), recent.element);
+    return { element, stop: () => recent.stop() };
   }
   const path = withQuery("/v1/keys", { rule, key });
   const part = new Loaded("Key", (signal) => get(path, { signal }), (report) => replace(part.body, keyReport(report), keyButtons(rule, key, () => void part.refresh())), INSPECT_MS);
-  const recent = new Loaded("Recent decisions", (signal) => loadDecisions(rule, key, signal), (found) => replace(recent.body,
-    h("h3", null, `Recent decisions, ${isFleet() ? "all nodes" : "this node"}`),
-    found.length ? h("ul", { class: "lines" }, found.map((/** @type {any} */ each) => h("li", null, decisionLine(each)))) : h("p", { class: "muted" }, "None is recorded: the rings hold the latest ones only.")), INSPECT_MS);
   replace(result, part.element, recent.element);
   return { element, stop: () => { part.stop(); recent.stop(); } };
 }
 
-/** Both outcomes, newest first. @param {string} rule @param {string} key @param {AbortSignal} signal */
+/** @param {string} rule "" for all rules @param {string} key */
+function recentPart(rule, key) {
+  const part = new Loaded("Recent decisions", (signal) => loadDecisions(rule, key, signal), (found) => replace(part.body,
+    h("h3", null, `Recent decisions, ${isFleet() ? "all nodes" : "this node"}`),
+    found.length ? h("ul", { class: "lines" }, found.map((/** @type {any} */ each) => h("li", null, decisionLine(each), limitText(each)))) : h("p", { class: "muted" }, "None is recorded: the rings hold the latest ones only.")), INSPECT_MS);
+  return part;
+}
+
+/** Both outcomes, newest first. Bans are before all rules: their decisions name none. @param {string} rule @param {string} key @param {AbortSignal} signal */
 async function loadDecisions(rule, key, signal) {
-  const of = (/** @type {string} */ outcome) => get(withQuery("/v1/decisions", { outcome, rule, key, limit: 10, ...scopeQuery() }), { signal });
-  const [denied, allowed] = await Promise.all([of("denied"), of("allowed")]);
-  return [...denied.decisions, ...allowed.decisions].sort((a, b) => unix(b.at) - unix(a.at)).slice(0, 10);
+  const of = async (/** @type {string} */ outcome, /** @type {string} */ wanted, /** @type {number} */ limit) =>
+    (await get(withQuery("/v1/decisions", { outcome, rule: wanted, key, limit, ...scopeQuery() }), { signal })).decisions;
+  const found = await Promise.all([of("denied", rule, RECENT), of("allowed", rule, RECENT), rule && key ? of("denied", "", MAX_SEARCHED) : []]);
+  const bans = found[2].filter((/** @type {any} */ each) => each.reason === "ban");
+  return [...found[0], ...found[1], ...bans].sort((a, b) => unix(b.at) - unix(a.at)).slice(0, RECENT);
 }
 
 /** @param {any} report */
