@@ -106,6 +106,18 @@ def a_banner_says_that_a_store_or_a_database_does_not_answer(browser):
 
 
 @case
+def a_banner_says_that_no_rules_were_loaded(browser):
+    database = f"postgres://nobody@127.0.0.1:{free_port()}/none"
+    node = Node(f"rules_db: {database}\non_rules_error: open\nrules: []")
+    shown = health(node)
+    assert (shown["protection"], shown["rules"], shown["rules_db"]["source"]) == ("off", 0, "none"), shown
+    page = open_page(browser, node, "health")
+    expect_banner(page, "Protection is off", "No rules were loaded: everything passes.")
+    expect(page.locator("#banner")).not_to_contain_text("on_store_error")
+    expect(page.get_by_role("region", name="Counter store")).to_contain_text("in the memory")
+
+
+@case
 def two_troubles_are_two_lines(browser):
     rule = "{ id: a, match: /a, key: user, limit: 5/h, algorithm: fixed-window, window: first-hit }"
     node = Node(f"memory: 1MiB\nrules_db: sqlite:tollgate.db\nrules: [{rule}]")

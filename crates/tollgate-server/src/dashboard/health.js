@@ -14,19 +14,15 @@ const REFRESH_MS = 4_000;
 
 /** @type {import("./main.js").Page} */
 export function health(place) {
-  const parts = [
-    part("Panic switch", () => get("/v1/enforce"), enforcement),
-    part("Node", loadNode, node),
-    part("Counter store", () => get("/healthz"), store),
-    part("Rules database", () => get("/healthz"), database),
-    part("Memory and state", loadNode, memory),
-    part("Upstreams", () => get("/healthz"), upstreams),
-    part("Nodes", () => optional("/v1/nodes"), nodes),
-    part("Queue", loadMetrics, queue),
-    part("Log", () => get("/v1/log"), log),
+  // In columns: parts of a similar height are not beside each other.
+  const columns = [
+    [part("Panic switch", () => get("/v1/enforce"), enforcement), part("Rules database", () => get("/healthz"), database), part("Nodes", () => optional("/v1/nodes"), nodes)],
+    [part("Node", loadNode, node), part("Memory and state", loadNode, memory)],
+    [part("Counter store", () => get("/healthz"), store), part("Upstreams", () => get("/healthz"), upstreams), part("Queue", loadMetrics, queue), part("Log", () => get("/v1/log"), log)],
   ];
-  place.append(roleNotice("admin", "The panic switch") ?? "", h("div", { class: "grid" }, parts.map((each) => each.element)));
-  return () => parts.forEach((each) => each.stop());
+  const stacks = columns.map((parts) => h("div", null, parts.map((each) => each.element)));
+  place.append(roleNotice("admin", "The panic switch") ?? "", h("div", { class: "grid" }, stacks));
+  return () => columns.flat().forEach((each) => each.stop());
 }
 
 /** @param {string} title @param {(signal: AbortSignal) => Promise<any>} load @param {(value: any, refresh: () => void) => Node | (Node | null)[]} show */
@@ -100,7 +96,9 @@ function node({ health, ready, found }) {
 
 /** @param {any} health */
 function store(health) {
-  if (!health.store?.length) return h("p", null, health.protection && health.protection !== "on" ? verdict(false, "does not answer") : "Counters are in the memory of this node.");
+  // Without a token the servers are not named: what else turns protection off is known.
+  const isOff = health.protection === "off" && health.enforce === "on" && health.rules_db?.source !== "none";
+  if (!health.store?.length) return h("p", null, isOff ? verdict(false, "does not answer") : health.protection === "on" ? verdict(true, "answers") : "Counters are in the memory of this node.");
   return facts(health.store.map((/** @type {any} */ server) => [server.server, verdict(server.up, server.up ? "answers" : `breaker open: ${server.trouble}`)]));
 }
 

@@ -80,6 +80,7 @@ export function troubles(health) {
   const found = [];
   if (health.enforce === "off") found.push(["Protection is off", "The panic switch is off: every request passes, and nothing is counted."]);
   else if (health.enforce === "shadow") found.push(["Protection is in shadow", "The panic switch is on shadow: requests are counted, and none is denied."]);
+  else if (health.protection === "off" && hasNoRules(health)) found.push(["Protection is off", "No rules were loaded: everything passes. The rules database cannot be read, and the file has none."]);
   else if (health.protection === "off") found.push(["Protection is off", serversDown(health)]);
   else if (health.protection === "partial") found.push(["Protection is partial", "The rules of the database could not be loaded: only those of the file are in force."]);
   if (health.memory) found.push(["Memory is full", memoryFull(health.memory)]);
@@ -92,10 +93,13 @@ function memoryFull(memory) {
   return `${consequence.charAt(0).toUpperCase()}${consequence.slice(1)}: raise memory in the configuration.`;
 }
 
+/** Neither the database nor a local copy of its rules could be read. @param {any} health */
+const hasNoRules = (health) => health.rules_db?.source === "none" && health.rules === 0;
+
 /** @param {any} health */
 function serversDown(health) {
   const down = (health.store ?? []).filter((/** @type {any} */ server) => !server.up).map((/** @type {any} */ server) => server.server);
-  const which = down.length ? `${down.join(", ")} does not answer` : "the counter store does not answer, or there are no rules";
+  const which = down.length ? `${down.join(", ")} does not answer` : "The counter store does not answer";
   return `${which}: on_store_error decides which requests pass.`;
 }
 
