@@ -46,6 +46,7 @@ import live
 import lists
 import phone
 import prefix
+import rules
 import simulation
 
 sys.exit(browser.run_all(arguments))

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import datetime
 
 from playwright.sync_api import expect
 
@@ -38,6 +39,49 @@ def the_chart_moves_after_real_denials(browser):
 
 
 @case
+def the_table_of_a_chart_has_every_point(browser):
+    node = Node(RULES)
+    page = open_page(browser, node)
+    assert node.passed(25, **LOGIN) == 5
+    page.get_by_role("button", name="View as table").click()
+    region = page.get_by_role("region", name="Requests by outcome as a table")
+    table = region.get_by_role("table")
+    expect(table).to_have_attribute("aria-rowcount", "301")
+    wait_until("20 denials are shown", lambda: page.evaluate(LIMITED) == 20)
+    for span, rows in [("1h", 61), ("24h", 1_441), ("30d", 721)]:
+        page.get_by_label("Time range").select_option(span)
+        expect(table).to_have_attribute("aria-rowcount", str(rows))
+    page.get_by_label("Time range").select_option("24h")
+    expect(table).to_have_attribute("aria-rowcount", "1441")
+    newest = region.locator("tbody tr:not(.space) td").first.inner_text()
+    region.evaluate("element => { element.scrollTop = element.scrollHeight }")
+    oldest = region.locator("tbody tr:not(.space)").last
+    expect(oldest).to_have_attribute("aria-rowindex", "1441")
+    newest, oldest = (datetime.fromisoformat(text) for text in (newest, oldest.locator("td").first.inner_text()))
+    assert (newest - oldest).total_seconds() == 1_439 * 60, (newest, oldest)
+    region.get_by_role("button", name="Limited").click()
+    assert page.evaluate(LIMITED) == 20, "the most limited minutes are first"
+
+
+@case
+def the_last_minute_of_a_rule_is_a_table_too(browser):
+    node = Node(RULES)
+    assert node.passed(25, **LOGIN) == 5
+    page = open_page(browser, node, "rules")
+    opener = page.get_by_role("button", name="Last minute of login as a table")
+    drawn = opener.element_handle()
+    opener.click()
+    table = page.get_by_role("dialog").get_by_role("table")
+    expect(table).to_have_attribute("aria-rowcount", "61")
+    table.get_by_role("button", name="Limited").click()
+    expect(table.locator("tbody tr:not(.space)").first.locator("td").last).not_to_have_text("0")
+    wait_until("the rules are drawn again", lambda: not drawn.evaluate("element => element.isConnected"))
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(opener).to_be_focused()
+
+
+@case
 def a_denial_appears_and_its_ticket_is_explained(browser):
     node = Node(RULES)
     page = open_page(browser, node, "decisions")
@@ -60,6 +104,12 @@ def a_denial_appears_and_its_ticket_is_explained(browser):
     expect(explained.locator("li.matched")).to_contain_text("api")
     row = tail.get_by_role("row").filter(has_text="✗ limited").first
     expect(row).to_contain_text("5/h 5 used")
+    page.set_viewport_size({"width": 360, "height": 740})
+    visit(page, "rules")
+    visit(page, "decisions")
+    row = tail.get_by_role("row").filter(has_text="✗ limited").first
+    expect(row.get_by_role("link", name="login")).to_be_visible()
+    expect(row.get_by_text("5/h 5 used")).to_be_visible()
 
 
 @case
@@ -134,7 +184,7 @@ def a_change_is_marked_in_the_last_step_of_the_chart(browser):
     expect(page.locator(".plot .change-count").last).to_contain_text("1")
     assert marks.count() <= 2, "changes that are close have one mark"
     page.get_by_role("button", name="View as table").click()
-    expect(page.get_by_role("region", name="as a table")).to_contain_text("rule one set by local")
+    expect(page.locator(".chart-table")).to_contain_text("rule one set by local")
 
 
 @case

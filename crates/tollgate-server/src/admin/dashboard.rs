@@ -36,9 +36,9 @@ const PAGE: &str = "index.html";
 static FILES: &[DashboardFile] = files! {
     "index.html" "icon.svg" "base.css" "style.css" "api.js" "ban_form.js" "bans.js"
     "change_effect.js" "changes.js" "chart.js" "commands.js" "decisions.js" "dialog.js" "diff.js" "dom.js"
-    "explain_input.js" "fleet.js" "format.js" "health.js" "key_tables.js" "keys.js" "live.js"
+    "explain_input.js" "fleet.js" "format.js" "headroom.js" "health.js" "key_tables.js" "keys.js" "live.js"
     "main.js" "metrics.js" "overview.js" "overview_fleet.js" "page_state.js" "ramp.js" "rollback.js"
-    "rule_editor.js" "rule_picker.js" "rules.js" "session.js" "simulate.js"
+    "rule_editor.js" "rule_picker.js" "rule_traffic.js" "rules.js" "series.js" "session.js" "simulate.js"
     "simulation.js" "status.js" "table.js" "token.js" "yaml.js"
 };
 

@@ -2,12 +2,14 @@
 
 import { button, h, replace, s } from "./dom.js";
 import { clock, clockMinutes, compact, count, dateTime, plural } from "./format.js";
+import { Table } from "./table.js";
 
 /** @typedef {Record<string, number> & { at: number }} Point */
 /**
  * @typedef {object} Series
  * @property {string} key
  * @property {string} label
+ * @property {string} [short] the label in the head of the table
  * @property {boolean} [line] a line of its own instead of a part of the stack
  */
 /** @typedef {{ at: number, version: string, action: string }} Change */
@@ -17,7 +19,6 @@ const LEFT_PX = 48;
 const RIGHT_PX = 12;
 const TOP_PX = 18;
 const BOTTOM_PX = 24;
-const MAX_TABLE_ROWS = 240;
 /** Changes that are nearer than this have one mark. */
 const MARK_PX = 16;
 /** Changes that a mark names. */
@@ -58,7 +59,12 @@ export class StackedChart {
     this.plot = h("div", { class: "plot", onpointermove: (/** @type {PointerEvent} */ event) => this.#point(event), onpointerleave: () => this.#unpoint() });
     this.tip = h("div", { class: "tip", "aria-hidden": "true" });
     this.tip.hidden = true;
-    this.tableBox = h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `${title} as a table` });
+    this.table = new Table(`${title} as a table`, [
+      { label: "Time", width: "", cell: (point) => dateTime(point.at), sort: (point) => point.at },
+      ...series.map((each) => ({ label: titled(each.short ?? each.label), width: "8.5em", narrow: "4.6em", cell: (/** @type {Point} */ point) => count(point[each.key] ?? 0), sort: (/** @type {Point} */ point) => point[each.key] ?? 0, numeric: true })),
+    ], { rowKey: (point) => String(point.at) });
+    this.changeList = h("div");
+    this.tableBox = h("div", { class: "chart-table" }, this.changeList, this.table.element);
     this.tableBox.hidden = true;
     this.toggle = button("View as table", () => this.#toggleTable(), { class: "quiet", "aria-expanded": "false" });
     const legend = [...series.map((each) => h("li", null, swatch(each.key), each.label)), h("li", null, changeSwatch(), "change")];
@@ -84,16 +90,11 @@ export class StackedChart {
     if (!this.tableBox.hidden) this.#drawTable();
   }
 
+  /** Every point of the chart, newest first. */
   #drawTable() {
-    const head = ["time", ...this.series.map((each) => each.label)];
-    const rows = this.points.slice(-MAX_TABLE_ROWS).reverse();
     const changes = this.points.length < 2 ? [] : this.#shownChanges().reverse();
-    const list = changes.length ? h("div", null, h("h3", null, "Changes in this time"), h("ul", { class: "lines" }, changes.map((each) => h("li", null, h("time", null, dateTime(each.at)), `${each.action}, version ${each.version}`)))) : null;
-    replace(this.tableBox, list, h("table", null,
-      h("caption", { class: "hidden" }, this.title),
-      h("thead", null, h("tr", null, head.map((name, number) => h("th", { scope: "col", class: number ? "number" : null }, name)))),
-      h("tbody", null, rows.map((point) => h("tr", null,
-        h("th", { scope: "row" }, dateTime(point.at)), this.series.map((each) => h("td", { class: "number" }, count(point[each.key] ?? 0))))))));
+    replace(this.changeList, changes.length > 0 && [h("h3", null, "Changes in this time"), h("ul", { class: "lines" }, changes.map((each) => h("li", null, h("time", null, dateTime(each.at)), `${each.action}, version ${each.version}`)))]);
+    this.table.setRows([...this.points].reverse());
   }
 
   #scales() {
@@ -213,6 +214,9 @@ export class StackedChart {
   }
 }
 
+/** @param {string} label */
+const titled = (label) => label.charAt(0).toUpperCase() + label.slice(1);
+
 /** What changes did, the latest of many. @param {Change[]} changes */
 function namesOf(changes) {
   const named = changes.slice(-MAX_NAMED).map((each) => `${each.action}, version ${each.version}`);
@@ -251,7 +255,7 @@ function changeSwatch() {
  * @param {[denied: number, allowed: number][]} pairs
  */
 export function sparkline(pairs) {
-  const width = 120;
+  const width = 100;
   const height = 22;
   const max = Math.max(1, ...pairs.map(([denied, allowed]) => denied + allowed));
   const x = (/** @type {number} */ number) => (number / Math.max(1, pairs.length - 1)) * (width - 2) + 1;
@@ -264,6 +268,23 @@ export function sparkline(pairs) {
     s("title", null, label),
     s("path", { class: "spark-bars", d: bars.join("") }),
     line.length > 1 ? s("path", { class: "spark-line", d: `M${line.join("L")}` }) : null);
+}
+
+/**
+ * How much of a limit is used: a bar for each tenth of the requests, in order.
+ * @param {number[]} deciles the largest share of the limit that the first tenth of the requests uses, the first two, …
+ */
+export function decileStrip(deciles) {
+  const width = 50;
+  const height = 16;
+  const step = width / deciles.length;
+  const level = (/** @type {number} */ share) => (share >= 1 ? "full" : share >= 0.8 ? "near" : "");
+  const bars = deciles.map((share, number) => {
+    const size = Math.max(1, Math.min(1, share) * height);
+    return s("rect", { class: `bar-part ${level(share)}`, x: number * step, y: height - size, width: step - 1, height: size });
+  });
+  return s("svg", { class: "strip", width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
+    s("rect", { class: "bar-back", width: width - 1, height }), bars);
 }
 
 /**

@@ -81,6 +81,14 @@ export function field(label, control, hint) {
   return h("label", { class: "field" }, h("span", { class: "label" }, label), control, hint && h("span", { class: "hint" }, hint));
 }
 
+const MIN_TEXT_ROWS = 6;
+const MAX_TEXT_ROWS = 30;
+
+/** As high as its text. @param {HTMLTextAreaElement} text */
+export function fitRows(text) {
+  text.rows = Math.max(MIN_TEXT_ROWS, Math.min(MAX_TEXT_ROWS, text.value.split("\n").length));
+}
+
 /**
  * A list of choices.
  * @param {[value: string, label: string][]} choices
@@ -107,6 +115,6 @@ export function copyable(text) {
       copy.textContent = "Selected";
     }
   }, { class: "quiet" });
-  const code = h("code", null, text);
+  const code = h("code", { tabindex: "0" }, text); // it scrolls on a narrow screen
   return h("div", { class: "copyable" }, code, copy);
 }

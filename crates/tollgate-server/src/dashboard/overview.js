@@ -1,6 +1,6 @@
 // Overview: whether it protects, in one sentence; the traffic; what it runs on; the keys that are limited most.
 
-import { h, replace, select } from "./dom.js";
+import { h, replace } from "./dom.js";
 import { get, withQuery } from "./api.js";
 import { checkCommands } from "./commands.js";
 import { StackedChart } from "./chart.js";
@@ -12,6 +12,7 @@ import { Loaded, empty, unanswered, unavailable } from "./page_state.js";
 import { fleetPart } from "./overview_fleet.js";
 import { isHeard, lastHealth, lastHeard, protection } from "./status.js";
 import { decisionLine, keyLink, topTable } from "./key_tables.js";
+import { RANGES, SERIES, editsOf, filled, none, rangeSelect } from "./series.js";
 
 const RATE_SECONDS = 5;
 /** A time of a decision counts as recent. */
@@ -19,21 +20,6 @@ const TIMED_SECONDS = 60;
 const RECENT = 8;
 /** How often changes are looked for beside the stream. */
 const CHANGES_MS = 5_000;
-/** An attack causes many of them: they would hide the edits. */
-const AUTOMATIC_BAN = /^ban .* by tollgate$/;
-const SERIES = [
-  { key: "allowed", label: "passed" },
-  { key: "denied", label: "limited" },
-  { key: "banned", label: "banned" },
-  { key: "shadow_denied", label: "would be limited (shadow)", line: true },
-];
-/** @type {Record<string, { step: string, seconds: number, unit: string }>} */
-const RANGES = {
-  "5m": { step: "live", seconds: 300, unit: "/s" },
-  "1h": { step: "minute", seconds: 3600, unit: "/min" },
-  "24h": { step: "minute", seconds: 86_400, unit: "/min" },
-  "30d": { step: "hour", seconds: 30 * 86_400, unit: "/h" },
-};
 
 /** @type {import("./main.js").Page} */
 export function overview(place) {
@@ -137,7 +123,7 @@ const requests = (second) => second.allowed + second.denied + second.banned > 0;
 function trafficPart() {
   const chart = new StackedChart("Requests by outcome", SERIES);
   const state = h("div");
-  const control = select([["5m", "last 5 minutes"], ["1h", "last hour"], ["24h", "last 24 hours"], ["30d", "last 30 days"]], "5m", choose, { "aria-label": "Time range" });
+  const control = rangeSelect("5m", choose);
   const element = h("div", null, state, chart.element);
   /** @type {Loaded | null} */
   let loaded = null;
@@ -156,7 +142,7 @@ function trafficPart() {
     const from = () => Math.floor(Date.now() / 1000 - seconds);
     const path = () => withQuery("/v1/series", { step: step === "live" ? "second" : step, from: from(), ...scopeQuery() });
     loaded = new Loaded("Series", (signal) => get(path(), { signal }), (value) => {
-      changes = (value.changes ?? []).filter((/** @type {any} */ each) => !AUTOMATIC_BAN.test(each.action));
+      changes = editsOf(value.changes);
       if (step === "live") return merge(value.points);
       if (isFleet()) replace(loaded?.body ?? state, missingNote(value.nodes));
       chart.element.hidden = false;
@@ -201,17 +187,6 @@ function trafficPart() {
     if (second === null && live.state === "open") void loaded?.refresh();
   });
   return { element, control, show, reload: () => choose(range), stop: () => { end(); loaded?.stop(); } };
-}
-
-/** @param {number} at @returns {import("./chart.js").Point} */
-const none = (at) => ({ at, allowed: 0, denied: 0, banned: 0, shadow_denied: 0 });
-
-/** Points with the steps in which nothing happened. @param {import("./chart.js").Point[]} points @param {number} step @param {number} from */
-function filled(points, step, from) {
-  const known = new Map(points.map((point) => [Math.floor(point.at / step), point]));
-  const first = Math.floor(from / step) + 1;
-  const last = Math.floor(Date.now() / 1000 / step);
-  return Array.from({ length: Math.max(2, last - first + 1) }, (_, number) => known.get(first + number) ?? none((first + number) * step));
 }
 
 function noRequests() {

@@ -1,6 +1,6 @@
 // One rule: editing with validation while one types, its measured effect, its history.
 
-import { button, field, h, replace } from "./dom.js";
+import { button, field, fitRows, h, replace } from "./dom.js";
 import { Problem, call, get, withQuery } from "./api.js";
 import { changeLines, threeWay } from "./diff.js";
 import { attempt, notice, openDialog } from "./dialog.js";
@@ -9,6 +9,7 @@ import { Loaded, failed, loading, whenHeard } from "./page_state.js";
 import { refusal, needs, roleNotice } from "./session.js";
 import { effect } from "./simulation.js";
 import { rollbackButton } from "./rollback.js";
+import { ruleTraffic } from "./rule_traffic.js";
 import { asRules, yaml } from "./yaml.js";
 
 const VALIDATE_MS = 350;
@@ -22,6 +23,9 @@ const HISTORY = 20;
  */
 export function editor(place, id) {
   const body = h("div", null, loading());
+  const name = id ?? "New rule";
+  document.title = `${name} · Rules · Tollgate`;
+  replace(place, h("h1", { class: "long" }, name));
   place.append(h("p", { class: "crumbs" }, h("a", { href: "#/rules" }, "Rules"), ` / ${id ?? "new"}`), body);
   /** @type {() => void} */
   let end = () => {};
@@ -69,8 +73,9 @@ class RuleForm {
     this.turn = 0;
     const ofFile = opened.source === "file";
     const locked = ofFile || refusal("admin") !== null;
-    this.text = h("textarea", { rows: "14", spellcheck: "false", "data-draft": locked ? null : true, value: opened.rule ? yaml(opened.rule) : NEW_RULE, oninput: () => this.#changed() });
+    this.text = h("textarea", { spellcheck: "false", "data-draft": locked ? null : true, value: opened.rule ? yaml(opened.rule) : NEW_RULE, oninput: () => this.#changed() });
     this.text.readOnly = locked;
+    fitRows(this.text);
     this.problems = h("div", { class: "problems", role: "status" });
     this.difference = h("div");
     this.effect = h("div", null, h("p", { class: "muted" }, "Measured on the recorded sample of live traffic when the draft is valid."));
@@ -79,6 +84,7 @@ class RuleForm {
     this.apply.disabled = true;
     const remove = needs(button("Delete…", () => this.#delete(), { class: "danger" }), "admin");
     const revert = button("Discard draft", () => this.reopen());
+    this.traffic = id === null ? null : ruleTraffic(id);
     this.history = id === null || ofFile ? null : this.#history(id); // the log is of the database
     const notice = ofFile
       ? h("p", { class: "role-notice" }, "This rule is in the configuration file: edit it there. It is read again within a second. Other limits can be tried under ", h("a", { href: "#/simulate" }, "Simulate"), ".")
@@ -86,19 +92,24 @@ class RuleForm {
     const form = h("section", { class: "panel" },
       h("h2", null, id === null ? "New rule" : locked ? "Rule" : "Draft"), field("Rule (YAML)", this.text), this.problems,
       ofFile ? null : h("div", { class: "buttons" }, this.apply, revert, id === null ? null : remove));
-    const outcome = h("section", { class: "panel" }, h("h2", null, "What changes"), this.difference, h("h2", null, "Measured effect"), this.effect);
+    const difference = h("section", { class: "panel" }, h("h2", null, "What changes"), this.difference);
+    const measured = h("section", { class: "panel" }, h("h2", null, "Measured effect"), this.effect);
     const history = this.history && h("section", { class: "panel" }, h("h2", null, "History"), this.history.element);
-    this.element = h("div", null, notice, this.conflict, locked ? form : h("div", { class: "columns" }, form, outcome), history);
+    const traffic = this.traffic?.element ?? null;
+    const columns = locked ? [h("div", null, form), h("div", null, traffic)] : [h("div", null, form, difference), h("div", null, measured, traffic)];
+    this.element = h("div", null, notice, this.conflict, h("div", { class: "columns" }, columns), history);
     if (!locked) this.#changed();
   }
 
   stop() {
     clearTimeout(this.timer);
     this.history?.stop();
+    this.traffic?.stop();
     this.turn++;
   }
 
   #changed() {
+    fitRows(this.text);
     clearTimeout(this.timer);
     this.apply.disabled = true;
     this.timer = setTimeout(() => void this.#validate(), VALIDATE_MS);
@@ -198,4 +209,3 @@ function problemList(why) {
   if (!problems.length) return h("p", { class: "error-text" }, `✗ ${why instanceof Error ? why.message : why}`);
   return h("ul", { class: "error-text" }, problems.map((/** @type {any} */ each) => h("li", null, `✗ ${each.line ? `line ${each.line}: ` : ""}${each.path ? `${each.path}: ` : ""}${each.message}`)));
 }
-

@@ -3,12 +3,14 @@
 import { button, h, replace } from "./dom.js";
 import { Problem, get, pages, withQuery } from "./api.js";
 import { adminCall, adminCommand } from "./commands.js";
-import { bar, sparkline } from "./chart.js";
+import { sparkline } from "./chart.js";
+import { openDialog } from "./dialog.js";
 import { missingNote, scopeQuery, scopeSelect } from "./fleet.js";
-import { ago, count, keyText, limitsText } from "./format.js";
+import { ago, clock, count, keyText, limitsText, unix } from "./format.js";
 import { ruleLink } from "./key_tables.js";
 import { Loaded, empty, failed, recall, remember, whenHeard } from "./page_state.js";
 import { editor } from "./rule_editor.js";
+import { headroom, medianUsed, wholePercent } from "./headroom.js";
 import { needs, roleNotice } from "./session.js";
 import { Table } from "./table.js";
 
@@ -24,22 +26,24 @@ export function rules(place, [id]) {
 function list(place) {
   /** @type {Map<string, any>} */
   let activity = new Map();
+  let activityAt = 0;
   /** @type {any[]} */
   let loaded = [];
   const stopping = new AbortController();
   const of = (/** @type {any} */ rule) => activity.get(rule.id);
   const table = new Table("Rules in force", [
-    { label: "Rule", width: "12em", narrow: "", cell: (rule) => [h("div", { class: "first-line" }, ruleLink(rule.id)), h("div", { class: "second-line" }, ...busyWords(rule, of(rule)))], sort: (rule) => rule.id },
+    { label: "Rule", width: "10em", narrow: "", cell: (rule) => [h("div", { class: "first-line" }, ruleLink(rule.id)), h("div", { class: "second-line" }, ...busyWords(rule, of(rule)))], sort: (rule) => rule.id },
     { label: "Applies to", width: "", cell: (rule) => h("span", { title: rule.match ?? "every request" }, rule.match ?? rule.url ?? "every request"), wide: true },
-    { label: "Key", width: "8em", cell: (rule) => keyText(rule.key ?? (rule.uid ? "user" : null)), wide: true },
-    { label: "Limits", width: "8em", narrow: "6.9em", cell: (rule) => h("span", { title: limitsText(rule) }, limitsText(rule)) },
-    { label: "Mode", width: "7.5em", narrow: "7.2em", cell: (rule) => mode(rule), sort: (rule) => rule.mode ?? "enforce" },
-    { label: "Last minute", width: "136px", cell: (rule) => { const found = of(rule); return found?.recent ? sparkline(found.recent) : h("span", { class: "muted" }, "idle"); }, sort: (rule) => (of(rule)?.allowed ?? 0) + (of(rule)?.denied ?? 0), numeric: true, wide: true },
+    { label: "Key", width: "6em", cell: (rule) => keyText(rule.key ?? (rule.uid ? "user" : null)), wide: true },
+    { label: "Limits", width: "7.5em", narrow: "6.9em", cell: (rule) => h("span", { title: limitsText(rule) }, limitsText(rule)) },
+    { label: "Mode", width: "7em", narrow: "7.2em", cell: (rule) => mode(rule), sort: (rule) => rule.mode ?? "enforce" },
+    { label: "Last minute", width: "148px", cell: (rule) => lastMinute(rule.id, of(rule), activityAt), sort: (rule) => (of(rule)?.allowed ?? 0) + (of(rule)?.denied ?? 0), numeric: true, wide: true },
     { label: "Limited", width: "5.5em", numeric: true, cell: (rule) => count(of(rule)?.denied ?? 0), sort: (rule) => of(rule)?.denied ?? 0, wide: true },
-    { label: "Clients, 1 h", width: "7em", numeric: true, cell: (rule) => { const found = of(rule); return found ? `≈ ${count(found.clients_limited ?? 0)}` : "0"; }, sort: (rule) => of(rule)?.clients_limited ?? 0, wide: true },
-    { label: "Used, median", width: "11em", cell: (rule) => headroom(of(rule)), wide: true },
-    { label: "Source", width: "6.5em", cell: (rule) => rule.source, wide: true },
-  ], { rowClass: (rule) => (rule.left_out ? "left-out" : null), narrowRowPx: 54 });
+    { label: "Would be", width: "6.5em", numeric: true, cell: (rule) => wouldBe(of(rule)), sort: (rule) => of(rule)?.shadow_denied ?? 0, wide: true },
+    { label: "Clients, 1 h", width: "7.5em", numeric: true, cell: (rule) => { const found = of(rule); return found ? `≈ ${count(found.clients_limited ?? 0)}` : "0"; }, sort: (rule) => of(rule)?.clients_limited ?? 0, wide: true },
+    { label: "Used, median", width: "10em", cell: (rule) => headroom(of(rule)), sort: (rule) => medianUsed(of(rule)) ?? -1, wide: true },
+    { label: "Source", width: "6.3em", cell: (rule) => rule.source, wide: true },
+  ], { rowClass: (rule) => (rule.left_out ? "left-out" : null), narrowRowPx: 54, rowKey: (rule) => rule.id });
   const total = h("span", { class: "muted" });
   const state = h("div");
   const filter = h("input", { type: "search", placeholder: "Filter by the start of the id", "aria-label": "Filter by the start of the id", oninput: () => void load() });
@@ -86,6 +90,7 @@ function list(place) {
 
   const busy = new Loaded("Activity", (signal) => get(withQuery("/v1/activity", scopeQuery()), { signal }), (value) => {
     activity = new Map(value.rules.map((/** @type {any} */ each) => [each.rule, each]));
+    activityAt = value.at;
     table.setRows(loaded);
     replace(busy.body, missingNote(value.nodes));
   }, ACTIVITY_MS, () => JSON.stringify(scopeQuery()));
@@ -114,24 +119,42 @@ function mode(rule) {
 
 /** What the columns of a wide screen say, for the second line of a narrow one. @param {any} rule @param {any} found */
 function busyWords(rule, found) {
-  const denied = found?.denied ?? 0;
-  const limited = denied ? h("span", { class: "denied" }, `✗ ${count(denied)} limited`) : "none limited";
   const used = medianUsed(found);
-  return [limited, used === null ? null : `${Math.round(100 * used)} % used`, rule.source === "file" ? "file" : null]
+  return [limitedWords(found), used === null ? null : `${wholePercent(used)} used`, rule.source]
     .flatMap((each, number) => (each === null ? [] : number ? [" · ", each] : [each]));
 }
 
-/** The share of the limit that half of the requests have used at most. @param {any} found @returns {number | null} */
-function medianUsed(found) {
-  const deciles = found?.headroom;
-  return deciles?.length ? (deciles[Math.floor((deciles.length - 1) / 2)] ?? 0) : null;
+/** @param {any} found */
+function limitedWords(found) {
+  const denied = found?.denied ?? 0;
+  const shadow = found?.shadow_denied ?? 0;
+  if (denied) return h("span", { class: "denied" }, `✗ ${count(denied)} limited`);
+  return shadow ? `○ ${count(shadow)} would be limited` : "none limited";
 }
 
-/** @param {any} found */
-function headroom(found) {
-  const median = medianUsed(found);
-  if (median === null) return h("span", { class: "muted" }, "–");
-  return bar(median, `${Math.round(100 * median)} %`);
+/** What a rule in shadow, or under a ramp, would have limited. @param {any} found */
+function wouldBe(found) {
+  const shadow = found?.shadow_denied ?? 0;
+  return shadow ? h("span", { title: "would be limited, if the rule were enforced for all keys" }, `○ ${count(shadow)}`) : null;
+}
+
+/** @param {string} id @param {any} found @param {number} at the second of the last element */
+function lastMinute(id, found, at) {
+  if (!found?.recent) return h("span", { class: "muted" }, "idle");
+  const open = button("▤", () => showMinute(id, found.recent, unix(at)), { class: "quiet", "aria-label": `Last minute of ${id} as a table`, title: "as a table" });
+  return h("span", { class: "spark-cell" }, sparkline(found.recent), open);
+}
+
+/** @param {string} id @param {[denied: number, allowed: number][]} pairs @param {number} at */
+function showMinute(id, pairs, at) {
+  const rows = pairs.map(([denied, allowed], number) => ({ at: at - (pairs.length - 1 - number), denied, allowed })).reverse();
+  const table = new Table(`Last minute of ${id}`, [
+    { label: "Second", width: "", cell: (row) => clock(row.at), sort: (row) => row.at },
+    { label: "Passed", width: "7em", numeric: true, cell: (row) => count(row.allowed), sort: (row) => row.allowed },
+    { label: "Limited", width: "7em", numeric: true, cell: (row) => count(row.denied), sort: (row) => row.denied },
+  ]);
+  table.setRows(rows);
+  openDialog(`Rule ${id}, last minute`, table.element, { action: "Close", cancel: null, onaction: () => {} });
 }
 
 /** @param {string} filter */
