@@ -41,6 +41,7 @@ import changes
 import editing
 import fleet
 import health
+import keyboard
 import keys
 import live
 import lists

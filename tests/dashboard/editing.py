@@ -4,6 +4,7 @@ from playwright.sync_api import expect
 
 from browser import case, open_page, visit
 from node import Node
+from simulation import node_with_sample
 
 RULES = "rules_db: sqlite:tollgate.db\nrules: [{ id: all, key: ip, limit: 1000/m }]"
 CHECKOUT = {"id": "checkout", "match": "POST /checkout", "key": ["user"], "limits": ["10/m"]}
@@ -76,31 +77,47 @@ def what_denied_clients_are_told_is_edited_with_the_rule(browser):
 
 
 @case
-def a_rule_is_edited_checked_applied_and_reverted(browser):
-    node = Node(RULES)
-    assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
+def a_rule_is_edited_checked_measured_applied_recorded_and_reverted(browser):
+    node = node_with_sample(10)
     page = open_page(browser, node, "rules")
     page.get_by_role("link", name="checkout").click()
     draft = page.get_by_label("Rule (YAML)")
-    expect(draft).to_have_value("id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [10/m]\n")
-    draft.fill("id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [ten/m]\n")
+    rule = "id: checkout\nmatch: POST /checkout\nkey: [ip]\nlimits: [{}]\n"
+    expect(draft).to_have_value(rule.format("1000/h"))
+    apply = page.get_by_role("button", name="Apply")
+    expect(apply).to_be_disabled()
+
+    draft.fill(rule.format("ten/h"))
     expect(page.locator(".problems")).to_contain_text("line 4")
-    expect(page.get_by_role("button", name="Apply")).to_be_disabled()
-    draft.fill("id: checkout\nmatch: POST /checkout\nkey: [user]\nlimits: [20/m]\n")
+    expect(apply).to_be_disabled()
+    draft.fill(rule.format("15/h"))
     expect(page.locator(".problems")).to_contain_text("valid")
-    expect(page.locator(".diff").first).to_contain_text('+ limits: ["20/m"]')
-    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["10/m"], "nothing is written by a check"
-    page.get_by_role("button", name="Apply").click()
+    expect(page.locator(".diff").first).to_contain_text('− limits: ["1000/h"]')
+    expect(page.locator(".diff").first).to_contain_text('+ limits: ["15/h"]')
+    effect = page.locator("#effect")
+    expect(effect.get_by_role("row", name="draft")).to_contain_text("5 (16.7 %)")
+    expect(effect.get_by_role("row", name="in force")).to_contain_text("0 (0 %)")
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["1000/h"], "nothing is written by a check"
+
+    apply.click()
     expect(page.get_by_text("rule checkout is in force")).to_be_visible()
-    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["20/m"]
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["15/h"]
+    client = {"method": "POST", "path": "/checkout", "ip": "192.0.2.5"}
+    assert node.passed(20, **client) == 15
+
     visit(page, "changes")
     latest = page.locator(".changes > li").first
     expect(latest).to_contain_text("rule checkout changed")
-    expect(latest).to_contain_text('− limits: ["10/m"]')
+    expect(latest).to_contain_text("by local")
+    expect(latest).to_contain_text('− limits: ["1000/h"]')
+    expect(latest.locator(".effect")).to_contain_text("Under rule checkout, on this node:")
     latest.get_by_role("button", name="Revert change").click()
-    page.get_by_role("dialog").get_by_role("button", name="Revert").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text('+ limits: ["1000/h"]')
+    dialog.get_by_role("button", name="Revert").click()
     expect(page.locator(".changes > li").first).to_contain_text("reverts 0-2")
-    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["10/m"]
+    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["1000/h"]
+    assert node.passed(20, **client) == 20
 
 
 @case

@@ -25,20 +25,6 @@ def node_with_sample(requests: int) -> Node:
 
 
 @case
-def the_effect_of_a_draft_is_measured_before_it_is_applied(browser):
-    node = node_with_sample(10)
-    page = open_page(browser, node, "rules/checkout")
-    page.get_by_label("Rule (YAML)").fill("id: checkout\nmatch: POST /checkout\nkey: [ip]\nlimits: [15/h]\n")
-    draft = page.locator("#effect").get_by_role("row", name="draft")
-    expect(draft).to_contain_text("5 (16.7 %)")
-    expect(page.locator("#effect").get_by_role("row", name="in force")).to_contain_text("0 (0 %)")
-    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["1000/h"]
-    page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_text("rule checkout is in force")).to_be_visible()
-    assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["15/h"]
-
-
-@case
 def a_rule_that_clients_share_is_named_when_clients_are_sampled(browser):
     node = Node("rules_db: sqlite:tollgate.db\nrules: [{ id: all, limit: 100000/h }]")
     assert node.admin("POST", "/v1/rules", CHECKOUT).status == 201
@@ -79,6 +65,27 @@ def the_affected_clients_follow_the_limit(browser):
     dialog.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("0 rules created, 1 changed")).to_be_visible()
     assert node.admin("GET", "/v1/rules/checkout").body["limits"] == ["5/h"]
+
+
+@case
+def the_rule_with_the_most_requests_is_chosen_at_first(browser):
+    node = node_with_sample(10)
+    assert node.admin("POST", "/v1/rules", CHECKOUT | {"id": "another", "match": "/another"}).status == 201
+    node.passed(3, path="/another", ip="203.0.113.9")
+    page = open_page(browser, node, "simulate")
+    expect(page.locator("select[name=rule]")).to_have_value("checkout")
+    expect(page.get_by_label("Rules (YAML)")).to_have_value(re.compile("id: checkout"))
+    expect(page.get_by_role("slider")).to_be_enabled()
+    expect(page.get_by_text("These rules are in force as written.")).to_be_visible()
+    expect(page.get_by_role("button", name="Use live requests")).to_have_count(0)
+    page.locator("select[name=rule]").select_option("")
+    expect(page.get_by_role("slider")).to_have_count(0)
+    page.locator("select[name=rule]").select_option("checkout")
+    page.get_by_role("slider").fill("5")
+    bars = page.get_by_role("region", name="Clients that would be limited").locator(".bar-svg")
+    expect(bars).to_have_count(2)
+    starts = {round(bars.nth(number).bounding_box()["x"]) for number in range(2)}
+    assert len(starts) == 1, f"the bars start at {starts}"
 
 
 @case

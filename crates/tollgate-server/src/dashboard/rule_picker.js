@@ -23,6 +23,8 @@ export function rulePicker(onchoose, known, signal) {
   let turn = 0;
   let chosen = "";
   let isFirst = true;
+  /** @type {{ rules: { id: string, source: string }[], next: string | null, total: number } | null} */
+  let shown = null;
 
   function later() {
     clearTimeout(timer);
@@ -41,6 +43,7 @@ export function rulePicker(onchoose, known, signal) {
 
   /** @param {{ rules: { id: string, source: string }[], next: string | null, total: number }} page */
   function show(page) {
+    shown = page;
     page.rules.forEach((rule) => known.set(rule.id, rule.source));
     if (isFirst && !page.rules.length) return replace(list, empty("No rules yet", "Write some below."));
     if (isFirst) searchField.hidden = page.next === null;
@@ -52,6 +55,13 @@ export function rulePicker(onchoose, known, signal) {
     replace(note, words(page));
   }
 
+  /** As if the user had chosen it. @param {string} id */
+  function choose(id) {
+    chosen = id;
+    if (shown) show(shown);
+    onchoose(id);
+  }
+
   /** @param {{ rules: any[], next: string | null, total: number }} page */
   function words({ rules, next, total }) {
     if (next !== null) return `The first ${count(rules.length)} of ${count(total)} rules are listed: type the start of an id to find others.`;
@@ -59,5 +69,5 @@ export function rulePicker(onchoose, known, signal) {
   }
 
   void load();
-  return h("div", null, searchField, list, note);
+  return { element: h("div", null, searchField, list, note), choose };
 }

@@ -1,6 +1,6 @@
 // Simulate: other rules on the recorded sample of live traffic or on a log, before they are in force.
 
-import { button, copyable, field, h, replace, select } from "./dom.js";
+import { button, copyable, field, fitRows, h, replace, select } from "./dom.js";
 import { Problem, call, get } from "./api.js";
 import { bar } from "./chart.js";
 import { changeLines } from "./diff.js";
@@ -24,9 +24,14 @@ const RATE = /^(\d+)\/(.+)$/;
 /** @type {import("./main.js").Page} */
 export function simulate(place) {
   const result = h("div");
-  const text = h("textarea", { rows: "12", spellcheck: "false", "data-draft": true, oninput: () => later() });
+  const text = h("textarea", { spellcheck: "false", "data-draft": true, oninput: () => { isUntouched = false; choice++; later(); } });
   const slider = h("input", { type: "range", min: "1", max: "100", value: "10", oninput: () => dragged(), disabled: true });
-  const sliderValue = h("output", null, "choose a rule");
+  const sliderValue = h("output");
+  const sliderField = h("label", { class: "field" }, h("span", { class: "label" }, "Limit"), slider, sliderValue);
+  sliderField.hidden = true;
+  const sliderNote = h("p", { class: "muted", role: "status" });
+  /** Nothing was chosen or written yet. */
+  let isUntouched = true;
   const limitPicker = h("div");
   /** Which of the limits is dragged. */
   let dragging = 0;
@@ -59,27 +64,42 @@ export function simulate(place) {
       return;
     }
     if (file) log = await file.text();
+    live.hidden = log === null;
     void run();
   }
 
   const source = h("input", { type: "file", name: "log", onchange: (/** @type {Event} */ event) => void chooseLog(/** @type {HTMLInputElement} */ (event.target)) });
-  const live = button("Use live requests", () => { source.value = ""; log = null; void run(); }, { class: "quiet" });
+  const live = button("Use live requests", () => { source.value = ""; log = null; live.hidden = true; void run(); });
+  live.hidden = true;
 
   /** @param {string} id */
   async function choose(id) {
     const own = ++choice;
+    isUntouched = false;
     chosen = null;
     slider.disabled = true;
     replace(limitPicker);
-    replace(sliderValue, "choose a rule");
+    replace(sliderNote);
+    sliderField.hidden = id === "";
     if (!id) return;
     try {
       chosen = (await get(`/v1/rules/${encodeURIComponent(id)}?as=written`, { signal: ended.signal })).rule;
     } catch (why) {
-      if (own === choice && !ended.signal.aborted) replace(sliderValue, why instanceof Error ? why.message : String(why));
+      if (own === choice && !ended.signal.aborted) replace(sliderNote, why instanceof Error ? why.message : String(why));
       return;
     }
     if (own === choice) showChosen();
+  }
+
+  /** Begins with the rule that has the most requests. */
+  async function chooseMostActive() {
+    try {
+      const { rules } = await get("/v1/activity", { signal: ended.signal });
+      const busiest = rules.find((/** @type {any} */ each) => each.rule !== "other" && each.allowed + each.denied > 0);
+      if (busiest && isUntouched) picker.choose(busiest.rule);
+    } catch {
+      // The list of rules, or the result, says why nothing can be read.
+    }
   }
 
   function showChosen() {
@@ -88,8 +108,9 @@ export function simulate(place) {
     const choices = /** @type {[string, string][]} */ (rates.map((number) => [String(number), limits[number]]));
     replace(limitPicker, rates.length > 1 && field("Which limit", select(choices, String(rates[0]), (number) => showLimit(Number(number)), { name: "limit" })));
     text.value = asRules(yaml(chosen));
+    sliderField.hidden = rates.length === 0;
     if (rates.length) showLimit(rates[0]);
-    else replace(sliderValue, "its limits are not plain rates: edit the text");
+    else replace(sliderNote, "Its limits are not plain rates: edit the text.");
     later();
   }
 
@@ -122,6 +143,7 @@ export function simulate(place) {
   }
 
   function later() {
+    fitRows(text);
     planned = null;
     showApply("");
     clearTimeout(timer);
@@ -178,14 +200,15 @@ export function simulate(place) {
 
   const picker = rulePicker((id) => void choose(id), known, ended.signal);
   text.value = "rules:\n  - id: try\n    key: ip\n    limit: 100/m\n";
+  fitRows(text);
   place.append(
     h("p", { class: "muted" }, "The node keeps the requests of a sample of clients. Other rules are tried on it, or on a log: nothing is charged, and nothing changes."),
     h("div", { class: "columns" },
-      h("section", { class: "panel" }, h("h2", null, "Rules to try"), picker, limitPicker,
-        h("label", { class: "field" }, h("span", { class: "label" }, "Limit"), slider, sliderValue),
-        field("Rules (YAML)", text), field("Access log", source, "in place of live requests: common, combined, JSON or CSV; it is not stored"), h("div", { class: "buttons" }, live), roleNotice("admin", "Applying"), h("div", { class: "buttons" }, button("Run", () => void run()), apply), applyNote),
+      h("section", { class: "panel" }, h("h2", null, "Rules to try"), picker.element, limitPicker, sliderField, sliderNote,
+        field("Rules (YAML)", text), field("Access log", source, "in place of live requests: common, combined, JSON or CSV; it is not stored"), roleNotice("admin", "Applying"), h("div", { class: "buttons" }, button("Run", () => void run()), apply, live), applyNote),
       h("section", { class: "panel", "aria-label": "Result" }, h("h2", null, "Who would be limited"), result)));
   void run();
+  void chooseMostActive();
   return () => {
     clearTimeout(timer);
     stopping.abort();
@@ -227,7 +250,7 @@ function outcomePart(outcome, isLog) {
   const table = new Table("Clients that would be limited", [
     { label: "Client", width: "", cell: (row) => h("span", { class: "key", title: row.key }, row.key) },
     { label: "Requests", width: "7em", wide: true, numeric: true, cell: (row) => count(row.requests), sort: (row) => row.requests },
-    { label: "Denied", width: "11em", cell: (row) => bar(row.requests ? row.denied / row.requests : 0, count(row.denied)), sort: (row) => row.denied, numeric: true },
+    { label: "Denied", width: "12em", cell: (row) => bar(row.requests ? row.denied / row.requests : 0, count(row.denied)), sort: (row) => row.denied, numeric: true },
   ]);
   const limited = outcome.clients.filter((each) => each.denied > 0);
   table.setRows(limited);
