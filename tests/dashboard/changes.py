@@ -38,6 +38,53 @@ def changes_of_one_kind_are_found_behind_many_others(browser):
 
 
 @case
+def automatic_bans_in_a_row_are_one_line_that_opens(browser):
+    rule = "{ id: login, key: ip, limit: 1/h, ban: { key: [ip], after: 2, within: 1h, for: 1h } }"
+    node = Node(f"rules_db: sqlite:tollgate.db\nrules: [{rule}]")
+    assert node.admin("POST", "/v1/allow", {"key": "user:probe"}).status == 201
+    for number in range(60):
+        node.passed(4, ip=f"203.0.113.{number}")
+    written = lambda: node.admin("GET", "/v1/audit?what=ban&limit=100").body["changes"]
+    wait_until("the bans are in the log", lambda: len(written()) == 60)
+    assert node.admin("POST", "/v1/bans", {"key": "ip:192.0.2.1", "for": "1h"}).status == 201
+    page = open_page(browser, node, "changes")
+    entries = page.locator("ol.changes > li")
+    expect(entries).to_have_count(3)
+    expect(entries.nth(0)).to_contain_text("ban ip:192.0.2.1 created")
+    expect(entries.nth(1)).to_contain_text("60 automatic bans")
+    expect(entries.nth(1)).to_contain_text("by rule login")
+    expect(entries.nth(2)).to_contain_text("allow user:probe created")
+    lines = entries.nth(1).get_by_role("listitem")
+    expect(lines).to_have_count(0)
+    entries.nth(1).locator("summary").click()
+    expect(lines).to_have_count(60)
+    expect(lines.filter(has_text="203.0.113.7")).to_contain_text("2 denials by rule login")
+    lines.filter(has=page.get_by_role("link", name="ip:203.0.113.7", exact=True)).get_by_role("button", name="Revert change").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revert").click()
+    expect(entries.first).to_contain_text("ban ip:203.0.113.7 deleted")
+    assert node.check(ip="203.0.113.7").status == 429
+
+
+@case
+def effects_of_rules_are_measured_as_they_come_into_view(browser):
+    node = Node(CONFIG)
+    for number in range(20):
+        rule = {"id": f"rule-{number:02}", "match": f"/{number}", "key": "ip", "limit": "5/m"}
+        assert node.admin("POST", "/v1/rules", rule).status == 201
+    assert node.admin("POST", "/v1/allow", {"key": "user:probe"}).status == 201
+    page = open_page(browser, node, "changes")
+    entries = page.locator(".changes > li")
+    expect(entries).to_have_count(21)
+    expect(entries.nth(1)).to_contain_text("Under rule rule-19, on this node:")
+    assert entries.last.locator(".effect").inner_text() == "", "what is below is not measured yet"
+    entries.last.scroll_into_view_if_needed()
+    expect(entries.last).to_contain_text("Under rule rule-00, on this node:")
+    expect(entries.first.locator(".effect")).to_be_empty()
+    entries.first.get_by_role("button", name="Effect").click()
+    expect(entries.first.get_by_role("status")).to_contain_text("Of all requests, on this node:")
+
+
+@case
 def a_step_of_a_ramp_is_named_and_has_no_reversal(browser):
     node = Node(CONFIG)
     rules = {"rules": [{"id": "login", "key": "ip", "limit": "5/m"}]}

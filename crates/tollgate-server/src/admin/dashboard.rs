@@ -34,7 +34,7 @@ macro_rules! files {
 const PAGE: &str = "index.html";
 
 static FILES: &[DashboardFile] = files! {
-    "index.html" "icon.svg" "base.css" "style.css" "api.js" "ban_form.js" "bans.js"
+    "index.html" "icon.svg" "base.css" "style.css" "api.js" "automatic_bans.js" "ban_form.js" "bans.js"
     "change_effect.js" "changes.js" "chart.js" "commands.js" "decisions.js" "dialog.js" "diff.js" "dom.js"
     "explain_input.js" "fleet.js" "format.js" "headroom.js" "health.js" "key_tables.js" "keys.js" "live.js"
     "main.js" "metrics.js" "overview.js" "overview_fleet.js" "page_state.js" "ramp.js" "rollback.js"

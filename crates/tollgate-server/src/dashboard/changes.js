@@ -2,6 +2,7 @@
 
 import { button, h, replace, select } from "./dom.js";
 import { get, withQuery } from "./api.js";
+import { AutomaticBans, isAutomaticBan } from "./automatic_bans.js";
 import { effectText } from "./change_effect.js";
 import { adminCommand } from "./commands.js";
 import { changeLines } from "./diff.js";
@@ -13,8 +14,12 @@ import { rollbackButton } from "./rollback.js";
 import { roleNotice } from "./session.js";
 
 const PAGE = 50;
-/** Pages without a match that are looked through at once; the node looks at 2,000 changes for each. */
-const MAX_EMPTY_PAGES = 10;
+/** So many lines are to be there before "Older changes" is offered: bans of an attack are one. */
+const MIN_LINES = 10;
+/** Pages that are looked through at once for them; the node looks at 2,000 changes for each. */
+const MAX_PAGES = 10;
+/** Measured at once when they come into view; others are when asked. */
+const MAX_MEASURED = 30;
 /** @type {[string, string][]} */
 const KINDS = [["", "all changes"], ["rule", "rules"], ["ban", "bans"], ["allow", "allow list"], ["enforce", "panic switch"], ["ramp", "ramp steps"]];
 
@@ -31,6 +36,9 @@ export function changes(place) {
   let before = null;
   let what = "";
   let turn = 0;
+  /** The last line, while it is of automatic bans. @type {AutomaticBans | null} */
+  let bans = null;
+  const effects = new Effects(signal);
   const kinds = select(KINDS, what, (value) => { what = value; restart(); }, { "aria-label": "Which changes" });
 
   const nodes = scopeSelect(restart);
@@ -40,6 +48,8 @@ export function changes(place) {
     turn++;
     before = null;
     more.hidden = true;
+    bans = null;
+    effects.clear();
     replace(list);
     replace(note);
     replace(state, loading());
@@ -49,6 +59,7 @@ export function changes(place) {
   async function load() {
     const own = turn;
     const isFirst = before === null;
+    const linesBefore = list.childElementCount;
     try {
       for (let pages = 1; ; pages++) {
         const page = await get(withQuery("/v1/audit", { limit: PAGE, before, what }), { signal });
@@ -56,7 +67,7 @@ export function changes(place) {
         before = page.next;
         show(page.changes);
         if (isFirst && pages === 1) remember(`changes ${what}`, page.changes);
-        if (page.changes.length || before === null || pages === MAX_EMPTY_PAGES) return;
+        if (list.childElementCount - linesBefore >= MIN_LINES || before === null || pages === MAX_PAGES) return;
       }
     } catch (why) {
       if (!signal.aborted && own === turn) notLoaded(why, isFirst);
@@ -65,9 +76,22 @@ export function changes(place) {
 
   /** @param {any[]} found */
   function show(found) {
-    list.append(...found.map((change) => item(change, restart, signal)));
+    found.forEach(append);
     more.hidden = before === null;
     replace(state, list.childElementCount ? null : none(what, before !== null));
+  }
+
+  /** @param {any} change */
+  function append(change) {
+    if (!isAutomaticBan(change)) {
+      bans = null;
+      return list.append(item(change, restart, effects));
+    }
+    if (!bans) {
+      bans = new AutomaticBans(restart);
+      list.append(bans.element);
+    }
+    bans.add(change);
   }
 
   /** @param {unknown} why @param {boolean} isFirst */
@@ -85,7 +109,49 @@ export function changes(place) {
 
   place.append(rampPanel(signal, restart), h("div", { class: "toolbar" }, kinds, nodes), roleNotice("admin", "Reverting") ?? "", note, list, state, h("div", { class: "buttons" }, more));
   void load();
-  return () => stopping.abort();
+  return () => {
+    stopping.abort();
+    effects.clear();
+  };
+}
+
+/** Measures changes one after the other, as they come into view: each takes several calls. */
+class Effects {
+  /** @param {AbortSignal} signal */
+  constructor(signal) {
+    this.signal = signal;
+    /** @type {Map<Element, () => Promise<void>>} */
+    this.waiting = new Map();
+    this.last = Promise.resolve();
+    this.measured = 0;
+    this.observer = new IntersectionObserver((entries) => {
+      for (const { isIntersecting, target } of entries) if (isIntersecting) this.#measure(target);
+    });
+  }
+
+  clear() {
+    this.observer.disconnect();
+    this.waiting.clear();
+    this.measured = 0;
+  }
+
+  /** @param {Element} element @param {() => Promise<void>} measure */
+  watch(element, measure) {
+    this.waiting.set(element, measure);
+    this.observer.observe(element);
+  }
+
+  /** @param {Element} element */
+  #measure(element) {
+    this.observer.unobserve(element);
+    if (this.measured === MAX_MEASURED) return;
+    this.measured++;
+    this.last = this.last.then(() => {
+      const measure = this.signal.aborted ? undefined : this.waiting.get(element);
+      this.waiting.delete(element);
+      return measure?.();
+    });
+  }
 }
 
 /** @param {string} what @param {boolean} hasOlder */
@@ -99,12 +165,18 @@ function none(what, hasOlder) {
 /** @param {any} change */
 const isRamp = (change) => change.what === "setting" && change.name === "ramp";
 
-/** @param {any} change @param {() => void} restart @param {AbortSignal} signal */
-function item(change, restart, signal) {
+/** What limits requests: its effect is measured without being asked for. @param {any} change */
+const isOfLimits = (change) => change.what === "rule" || (change.what === "setting" && change.name === "enforce");
+
+/** @param {any} change @param {() => void} restart @param {Effects} effects */
+function item(change, restart, effects) {
   const at = unix(change.at);
-  const effect = h("span", { class: "muted", role: "status" });
-  const measure = button("Effect", () => void showEffect(effect, change, signal), { class: "quiet", "aria-label": `Measured effect of change ${change.version}` });
-  return h("li", { "data-version": change.version },
+  const effect = h("p", { class: "effect" });
+  const measure = button("Effect", () => {
+    effect.setAttribute("role", "status"); // read aloud when it was asked for
+    void showEffect(effect, change, effects.signal);
+  }, { class: "quiet", "aria-label": `Measured effect of change ${change.version}` });
+  const element = h("li", { "data-version": change.version },
     h("div", { class: "change-head" },
       h("b", null, change.changes ? setTitle(change) : title(change)),
       h("span", { class: "muted", title: dateTime(at) }, `${dateTime(at)} (${ago(at)})`),
@@ -113,7 +185,9 @@ function item(change, restart, signal) {
       change.note && h("span", null, change.note),
       // A step of a ramp has no reversal of its own: the ramp is stopped, or its apply reverted.
       h("span", { class: "buttons" }, measure, isRamp(change) ? null : rollbackButton(change, restart))),
-    change.changes ? setLines(change) : lines(change), effect);
+    effect, change.changes ? setLines(change) : lines(change));
+  if (isOfLimits(change)) effects.watch(element, () => showEffect(effect, change, effects.signal));
+  return element;
 }
 
 /** @param {any} change */
@@ -157,7 +231,7 @@ function setLines(set) {
 async function showEffect(place, change, signal) {
   replace(place, "Measuring…");
   try {
-    replace(place, await effectText(change, signal));
+    replace(place, h("b", null, "Effect: "), await effectText(change, signal));
   } catch (why) {
     if (!signal.aborted) replace(place, failed(why, "Series"));
   }
