@@ -38,6 +38,7 @@ def the_recent_decisions_of_a_key_have_their_limit_and_its_bans(browser):
     assert node.check(ip="203.0.113.9").status == 403
     banned = recent.get_by_role("listitem").filter(has_text="✗ banned")
     expect(banned).to_have_count(1)
+    expect(recent).to_contain_text("✗ ip:203.0.113.9: banned until")
     visit(page, "keys?key=ip%3A203.0.113.9")
     expect(recent).to_contain_text("Name the rule whose counter")
     expect(banned).to_have_count(1)

@@ -1,7 +1,7 @@
 // Keys: the most limited, the most active and those near their limit; one key under a rule.
 
 import { button, field, h, replace, select } from "./dom.js";
-import { call, get, withQuery } from "./api.js";
+import { Problem, call, get, withQuery } from "./api.js";
 import { bar } from "./chart.js";
 import { notice, openDialog } from "./dialog.js";
 import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
@@ -15,6 +15,7 @@ const TOP_MS = 5_000;
 const INSPECT_MS = 2_000;
 const TOP_LIMIT = 200;
 const RECENT = 10;
+const ONE_PART = /^(ip|user|email|mac|api_key):([^+]+)$/;
 /** Denials of the key under all rules, among which bans are looked for. */
 const MAX_SEARCHED = 100;
 
@@ -74,19 +75,42 @@ function inspector(rule, key) {
 
 /** @param {string} rule "" for all rules @param {string} key */
 function recentPart(rule, key) {
-  const part = new Loaded("Recent decisions", (signal) => loadDecisions(rule, key, signal), (found) => replace(part.body,
+  const part = new Loaded("Recent decisions", async (signal) => ({ lists: await listsOf(key, signal), found: await loadDecisions(rule, key, signal) }), ({ lists, found }) => replace(part.body,
+    lists.map(listLine),
     h("h3", null, `Recent decisions, ${isFleet() ? "all nodes" : "this node"}`),
     found.length ? h("ul", { class: "lines" }, found.map((/** @type {any} */ each) => h("li", null, decisionLine(each), limitText(each)))) : h("p", { class: "muted" }, "None is recorded: the rings hold the latest ones only.")), INSPECT_MS);
   return part;
+}
+
+/** The lists that have the key: the steps of a request that has nothing else. @param {string} key @param {AbortSignal} signal @returns {Promise<any[]>} */
+async function listsOf(key, signal) {
+  const [, name, value] = ONE_PART.exec(key) ?? [];
+  if (!name) return [];
+  try {
+    const { body } = await call("POST", "/v1/explain", { body: { request: { [name]: value } }, signal });
+    return body.steps.filter((/** @type {any} */ step) => step.matched && step.step !== "rule");
+  } catch (why) {
+    if (why instanceof Problem && why.status === 400) return []; // a network, or not a value of its kind
+    throw why;
+  }
+}
+
+/** @param {any} step */
+function listLine(step) {
+  const isBan = step.step === "ban";
+  return h("p", { class: isBan ? "denied" : "passed" }, `${isBan ? "✗" : "✓"} ${step.key ? `${step.key}: ` : ""}${step.why} (${step.source}) `, h("a", { href: "#/bans" }, "Bans and allow"));
 }
 
 /** Both outcomes, newest first. Bans are before all rules: their decisions name none. @param {string} rule @param {string} key @param {AbortSignal} signal */
 async function loadDecisions(rule, key, signal) {
   const of = async (/** @type {string} */ outcome, /** @type {string} */ wanted, /** @type {number} */ limit) =>
     (await get(withQuery("/v1/decisions", { outcome, rule: wanted, key, limit, ...scopeQuery() }), { signal })).decisions;
-  const found = await Promise.all([of("denied", rule, RECENT), of("allowed", rule, RECENT), rule && key ? of("denied", "", MAX_SEARCHED) : []]);
-  const bans = found[2].filter((/** @type {any} */ each) => each.reason === "ban");
-  return [...found[0], ...found[1], ...bans].sort((a, b) => unix(b.at) - unix(a.at)).slice(0, RECENT);
+  // One after the other: a node makes few views of all nodes at the same time.
+  const denied = await of("denied", rule, RECENT);
+  const allowed = await of("allowed", rule, RECENT);
+  const others = rule && key ? await of("denied", "", MAX_SEARCHED) : [];
+  const bans = others.filter((/** @type {any} */ each) => each.reason === "ban");
+  return [...denied, ...allowed, ...bans].sort((a, b) => unix(b.at) - unix(a.at)).slice(0, RECENT);
 }
 
 /** @param {any} report */
