@@ -20,6 +20,8 @@ const MIN_LINES = 10;
 const MAX_PAGES = 10;
 /** Measured at once when they come into view; others are when asked. */
 const MAX_MEASURED = 30;
+/** So far below the view. */
+const AHEAD_PX = 300;
 /** @type {[string, string][]} */
 const KINDS = [["", "all changes"], ["rule", "rules"], ["ban", "bans"], ["allow", "allow list"], ["enforce", "panic switch"], ["ramp", "ramp steps"]];
 
@@ -126,7 +128,7 @@ class Effects {
     this.measured = 0;
     this.observer = new IntersectionObserver((entries) => {
       for (const { isIntersecting, target } of entries) if (isIntersecting) this.#measure(target);
-    });
+    }, { rootMargin: `${AHEAD_PX}px` });
   }
 
   clear() {

@@ -31,8 +31,8 @@ function tailPart() {
   let paused = false;
   let wanted = "all";
   const table = new Table("Decisions, newest first", [
-    { label: "Time", width: "7em", narrow: "5.6em", cell: (each) => h("time", { title: dateTime(unix(each.at)) }, clock(unix(each.at))) },
-    { label: "Outcome", width: "10em", narrow: "6.5em", cell: (each) => [outcome(each), h("div", { class: "second-line" }, each.rule && ruleLink(each.rule))] },
+    { label: "Time", width: "7em", narrow: "5.2em", cell: (each) => h("time", { title: dateTime(unix(each.at)) }, clock(unix(each.at))) },
+    { label: "Outcome", width: "11em", narrow: "5.8em", cell: (each) => [outcome(each), h("div", { class: "second-line" }, each.rule && ruleLink(each.rule))] },
     { label: "Rule", width: "12em", cell: (each) => each.rule && ruleLink(each.rule), wide: true },
     { label: "Limit", width: "11em", cell: (each) => limitText(each), wide: true },
     { label: "Key", width: "", cell: (each) => [h("div", { class: "first-line" }, each.key && keyLink(each.rule, each.key)), h("div", { class: "second-line" }, limitText(each))] },

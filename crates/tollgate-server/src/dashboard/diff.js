@@ -34,6 +34,8 @@ export function changeLines(before, after) {
   return h("div", { class: "diff" }, rows.length ? rows : h("div", null, "no difference"));
 }
 
+const VERSIONS = ["when you began", "now on the node", "your draft"];
+
 /**
  * Three versions of an item side by side: what the draft began with, what is there now, and the draft.
  * @param {any} base
@@ -47,9 +49,9 @@ export function threeWay(base, theirs, mine) {
     const byYou = !same(old, draft);
     const what = byThem && byYou ? (same(now, draft) ? "same change" : "conflict") : byThem ? "changed by another" : byYou ? "changed by you" : "";
     return h("tr", { class: what.replaceAll(" ", "-") || null },
-      h("th", { scope: "row" }, key), [old, now, draft].map((each) => h("td", null, text(each))), h("td", { class: "what" }, what));
+      h("th", { scope: "row" }, key), [old, now, draft].map((each, number) => h("td", { "data-label": VERSIONS[number] }, text(each))), h("td", { class: "what" }, what));
   });
-  const head = ["field", "when you began", "now on the node", "your draft", ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "hidden" }, "difference")));
+  const head = ["field", ...VERSIONS, ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "hidden" }, "difference")));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Three versions of the rule" },
     h("table", { class: "three-way" }, h("thead", null, h("tr", null, head)), h("tbody", null, rows)));
 }

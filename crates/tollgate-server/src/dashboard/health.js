@@ -146,19 +146,19 @@ function nodes(value) {
   const others = value.nodes.length - 1;
   const note = others ? null : h("p", { class: "muted" }, "No other node has announced itself in the rules database (advertise).");
   const trouble = value.trouble ? h("p", { class: "error-text" }, value.trouble) : null;
-  return [trouble, facts(value.nodes.map((/** @type {any} */ each) => [nodeName(each), nodeState(each)])), note];
+  return [trouble, h("dl", { class: "facts tall" }, value.nodes.map(nodeRow)), note];
 }
 
 /** @param {any} each */
 const nodeName = (each) => (each.is_self ? `${each.address ?? each.node} (this node)` : each.address);
 
 /** @param {any} each */
-function nodeState(each) {
+function nodeRow(each) {
   const rules = each.rules_version ? `, rules ${each.rules_version}` : "";
   const seen = !each.answered && each.last_seen ? `, last seen ${ago(each.last_seen)}` : "";
-  const about = h("div", { class: "muted" }, `generation ${count(each.generation)}${rules}, version ${each.version}${seen}`);
+  const about = h("div", { class: "node-about" }, `generation ${count(each.generation)}${rules}, version ${each.version}${seen}`);
   const state = each.answered ? verdict(each.health?.status === "ok", each.health?.status ?? "unknown") : verdict(false, each.why ?? "no answer");
-  return h("div", null, state, about);
+  return h("div", null, h("dt", { class: "node-name" }, nodeName(each), about), h("dd", null, state));
 }
 
 /** @param {import("./metrics.js").Metrics} found */

@@ -3,7 +3,7 @@
 import { h, replace } from "./dom.js";
 import { Problem, get, withQuery } from "./api.js";
 import { StackedChart } from "./chart.js";
-import { missingNote, scopeQuery } from "./fleet.js";
+import { isFleet, missingNote, scopeQuery, scopeSelect } from "./fleet.js";
 import { count } from "./format.js";
 import { headroom } from "./headroom.js";
 import { keyLink } from "./key_tables.js";
@@ -30,9 +30,10 @@ export function ruleTraffic(id) {
     chart.element.hidden = idle;
     chart.update(points, editsOf(series.changes), unit);
     replace(facts, missingNote(series.nodes), factList(activity.rules[0], top.keys, id));
-  }, SERIES_MS, () => range);
+  }, SERIES_MS, () => `${range} ${isFleet()}`);
+  const nodes = scopeSelect(() => void part.refresh());
   const control = rangeSelect(range, (value) => { range = value; void part.refresh(); });
-  const element = h("section", { class: "panel", "aria-label": "Traffic" }, h("div", { class: "panel-head" }, h("h2", null, "Traffic"), control), part.element);
+  const element = h("section", { class: "panel", "aria-label": "Traffic" }, h("div", { class: "panel-head" }, h("h2", null, "Traffic"), h("div", { class: "buttons" }, nodes, control)), part.element);
   return { element, stop: () => part.stop() };
 }
 
