@@ -83,11 +83,12 @@ def axe_finds_nothing_serious_in_any_state(browser):
         assert node.admin("PUT", "/v1/enforce", {"enforce": "shadow"}).status == 200
         expect(page.locator("#banner")).to_contain_text("Protection is in shadow")
         axe.see("banner")
-        axe.visit("rules")
-        expect(page.get_by_role("link", name="checkout")).to_be_visible()
-        node.kill()
-        expect(page.locator("#heard")).to_contain_text("last heard")
-        axe.see("stale")
+        if (theme, size) in [("light", WIDE), ("dark", PHONE)]:
+            axe.visit("rules")
+            expect(page.get_by_role("link", name="checkout")).to_be_visible()
+            node.kill()
+            expect(page.locator("#heard")).to_contain_text("last heard")
+            axe.see("stale")
         found += axe.found
     locked = node_with_tokens()
     for theme, size in [("light", WIDE), ("dark", PHONE)]:
