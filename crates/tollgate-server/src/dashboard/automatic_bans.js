@@ -7,6 +7,8 @@ import { rollbackButton } from "./rollback.js";
 
 /** The author of what rules do by themselves. */
 const AUTHOR = "tollgate";
+/** Rules that the line names. */
+const MAX_NAMED = 3;
 
 /** @param {any} change */
 export const isAutomaticBan = (change) => change.what === "ban" && change.who === AUTHOR && !change.changes;
@@ -17,6 +19,8 @@ export class AutomaticBans {
     this.done = done;
     /** @type {any[]} newest first */
     this.changes = [];
+    /** The rules that banned. @type {Set<string>} */
+    this.rules = new Set();
     this.title = h("b");
     this.time = h("span", { class: "muted" });
     this.reason = h("span", { class: "muted" });
@@ -34,8 +38,9 @@ export class AutomaticBans {
     const number = this.changes.length;
     replace(this.title, number === 1 ? `automatic ban of ${change.name}` : `${count(number)} automatic bans`);
     replace(this.time, period(unix(change.at), unix(this.changes[0].at)));
-    const reasons = new Set(this.changes.map((each) => /by rule (\S+)$/.exec(each.after?.reason ?? "")?.[1]).filter(Boolean));
-    replace(this.reason, reasons.size > 0 && `by rule ${[...reasons].slice(0, 3).join(", ")}${reasons.size > 3 ? " and others" : ""}`);
+    const rule = /by rule (\S+)$/.exec(ban?.reason ?? "")?.[1];
+    if (rule) this.rules.add(rule);
+    replace(this.reason, this.rules.size > 0 && `by rule ${[...this.rules].slice(0, MAX_NAMED).join(", ")}${this.rules.size > MAX_NAMED ? " and others" : ""}`);
   }
 }
 

@@ -38,6 +38,7 @@ export function changes(place) {
   let before = null;
   let what = "";
   let turn = 0;
+  let loadingTurn = -1;
   /** The last line, while it is of automatic bans. @type {AutomaticBans | null} */
   let bans = null;
   const effects = new Effects(signal);
@@ -60,6 +61,8 @@ export function changes(place) {
 
   async function load() {
     const own = turn;
+    if (loadingTurn === own) return; // a page would be there twice
+    loadingTurn = own;
     const isFirst = before === null;
     const linesBefore = list.childElementCount;
     try {
@@ -73,6 +76,8 @@ export function changes(place) {
       }
     } catch (why) {
       if (!signal.aborted && own === turn) notLoaded(why, isFirst);
+    } finally {
+      if (loadingTurn === own) loadingTurn = -1;
     }
   }
 
