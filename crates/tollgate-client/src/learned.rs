@@ -174,14 +174,22 @@ impl Learned {
 
     /// Records that a call was not sent after all.
     pub fn revert(&mut self) {
-        self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        self.end_without_response();
         self.limits.iter_mut().for_each(LearnedLimit::unspend);
     }
 
     /// Records that a call ended without a response: the server may have counted it.
     pub fn fail(&mut self, call: SentCall, now: Instant) {
-        self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        self.end_without_response();
         self.traffic.answer(call.at, now);
+    }
+
+    /// Nothing was learned: if no response has ever arrived, the next call is the first one.
+    fn end_without_response(&mut self) {
+        self.traffic.in_flight = self.traffic.in_flight.saturating_sub(1);
+        if self.traffic.in_flight == 0 {
+            self.first_sent = None;
+        }
     }
 
     /// Records a response. Returns how long calls wait if it is a refusal.
@@ -231,8 +239,11 @@ impl Learned {
             }
         }
         let reset = exhausted.iter().filter_map(|limit| limit.reset).max();
+        // Zero is no answer to the question when: the same call was refused just now.
+        let [retry_after, reset] =
+            [stated.retry_after, reset].map(|wait| wait.filter(|wait| !wait.is_zero()));
         let backoff = FIRST_BACKOFF.saturating_mul(1 << self.refusals.min(16)).min(MAX_BACKOFF);
-        let wait = stated.retry_after.or(reset).unwrap_or(backoff).min(self.settings.max_wait);
+        let wait = retry_after.or(reset).unwrap_or(backoff).min(self.settings.max_wait);
         self.refusals = self.refusals.saturating_add(1);
         self.refused_until = self.refused_until.max(Some(now + wait));
         wait

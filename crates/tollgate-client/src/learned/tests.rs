@@ -138,6 +138,39 @@ fn refusals_without_a_header_double_the_wait_until_a_call_is_served() {
     assert_eq!(refuse(&mut learned, &ServerLimits::default(), now), secs(1));
 }
 
+/// A regression: such a server was called again at once, without end.
+#[test]
+fn a_wait_of_zero_after_a_refusal_is_no_wait_that_is_stated() {
+    let mut now = Instant::now();
+    let mut learned = learned();
+    let zero = ServerLimits { retry_after: Some(Duration::ZERO), limits: Vec::new() };
+    let exhausted = stated(5, 60, 0, 0);
+    for (stated, expected) in [(&zero, 1), (&exhausted, 2), (&zero, 4)] {
+        assert_eq!(refuse(&mut learned, stated, now), secs(expected));
+        now += secs(expected);
+    }
+    let both = ServerLimits { retry_after: Some(Duration::ZERO), ..stated(5, 60, 0, 7) };
+    assert_eq!(refuse(&mut learned, &both, now), secs(7));
+}
+
+/// A regression: after a first call that failed, all others were sent at once.
+#[test]
+fn the_call_after_a_first_one_without_a_response_is_sent_alone() {
+    let now = Instant::now();
+    for sent_at in [now, now + FIRST_RESPONSE_TIMEOUT] {
+        let mut learned = learned();
+        let call = learned.send(now);
+        learned.fail(call, sent_at);
+        learned.send(sent_at);
+        assert_eq!(learned.readiness(sent_at), Readiness::OnResponseOrAt(sent_at + FIRST_RESPONSE_TIMEOUT));
+        learned.revert();
+        assert_eq!(learned.readiness(sent_at), Readiness::Now);
+        learned.send(sent_at + secs(2));
+        let next = sent_at + secs(2) + FIRST_RESPONSE_TIMEOUT;
+        assert_eq!(learned.readiness(sent_at + secs(3)), Readiness::OnResponseOrAt(next));
+    }
+}
+
 #[test]
 fn what_is_remembered_is_bounded() {
     let now = Instant::now();
