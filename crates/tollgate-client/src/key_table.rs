@@ -1,6 +1,7 @@
 //! The state of every key, in a bounded table.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,11 +20,21 @@ pub struct KeyState {
     /// Held by the first call of the queue. The lock is fair, so calls are served in the order of their arrival.
     pub queue_lock: tokio::sync::Mutex<()>,
     learned: Mutex<Learned>,
-    /// When the budget admits the first call of the queue.
+    /// Calls in the queue, the first one included.
+    queued: AtomicUsize,
+    /// Until when the budget denies the first call of the queue, while that waits for it.
     first_due: Mutex<Option<Instant>>,
+    /// The first call of the queue has begun to wait for a limit.
+    pub blocked: Notify,
     /// A response has arrived.
     pub answered: Notify,
 }
+
+/// A call in the queue, until it is dropped.
+pub struct QueuedCall<'s>(&'s KeyState);
+
+/// The first call of the queue while the budget denies it, until it is dropped.
+pub struct DeniedFirst<'s>(&'s KeyState);
 
 pub struct KeyTable {
     settings: LearnSettings,
@@ -42,17 +53,53 @@ impl KeyState {
         KeyState {
             queue_lock: tokio::sync::Mutex::new(()),
             learned,
+            queued: AtomicUsize::new(0),
             first_due: Mutex::new(None),
+            blocked: Notify::new(),
             answered: Notify::new(),
         }
     }
 
-    pub fn first_due(&self) -> MutexGuard<'_, Option<Instant>> {
+    pub fn enqueue(&self) -> QueuedCall<'_> {
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        QueuedCall(self)
+    }
+
+    /// Relaxed: the order of calls that arrive at the same time is not defined.
+    pub fn has_queue(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > 0
+    }
+
+    /// Until when the budget denies the first call of the queue.
+    pub fn first_due(&self) -> Option<Instant> {
+        *self.lock_first_due()
+    }
+
+    /// The first call of the queue waits for the budget.
+    pub fn deny_first(&self, until: Instant) -> DeniedFirst<'_> {
+        *self.lock_first_due() = Some(until);
+        self.blocked.notify_waiters();
+        DeniedFirst(self)
+    }
+
+    fn lock_first_due(&self) -> MutexGuard<'_, Option<Instant>> {
         self.first_due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn learned(&self) -> MutexGuard<'_, Learned> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for QueuedCall<'_> {
+    fn drop(&mut self) {
+        self.0.queued.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for DeniedFirst<'_> {
+    fn drop(&mut self) {
+        *self.0.lock_first_due() = None;
     }
 }
 

@@ -164,8 +164,16 @@ impl Learned {
         }
     }
 
+    /// Records that a call is sent, if one may be sent now.
+    pub fn try_send(&mut self, now: Instant) -> Result<SentCall, Readiness> {
+        match self.readiness(now) {
+            Readiness::Now => Ok(self.send(now)),
+            later => Err(later),
+        }
+    }
+
     /// Records that a call is sent.
-    pub fn send(&mut self, now: Instant) -> SentCall {
+    fn send(&mut self, now: Instant) -> SentCall {
         self.traffic.in_flight += 1;
         self.first_sent.get_or_insert(now);
         self.limits.iter_mut().for_each(|limit| limit.spend(now));

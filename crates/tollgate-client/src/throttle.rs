@@ -1,13 +1,16 @@
 //! Admission of calls: the caller's budget, the limits learned from the server, and a FIFO queue per key.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, StatusCode};
 use thiserror::Error;
+use tokio::sync::MutexGuard;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tollgate::internal::store::ChargeReceipt;
 
 use crate::budget::{BudgetResult, CallBudget};
 use crate::builder::ThrottleBuilder;
@@ -114,45 +117,150 @@ impl Throttle {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + FOREVER);
         let _waiting = Waiting::enter(&self.inner.waiting)?;
         let state = self.inner.keys.get(key);
-        let guard = timeout_at(deadline, state.queue_lock.lock()).await;
-        let _guard = guard.map_err(|_| self.inner.too_late(&state))?;
-        loop {
-            self.inner.wait_for_server(&state, deadline).await?;
-            let Some(budget) = &self.inner.budget else { break };
-            match budget.charge(key).await {
-                BudgetResult::Never => return Err(ThrottleError::Never),
-                BudgetResult::Denied { retry_after } => {
-                    let jitter = if budget.is_shared() { Jitter::Random } else { Jitter::None };
-                    let due = Instant::now() + retry_after;
-                    *state.first_due() = Some(due);
-                    wait(due, deadline, jitter).await?;
+        // While no call waits there is no order to keep, so the store is asked about several calls at a time.
+        let mut denied_until = None;
+        if !state.has_queue()
+            && let Ok(call) = UnsentCall::reserve(&self.inner, &state)
+        {
+            match self.inner.charge(call, key).await? {
+                Attempt::Charged { call, delay } if delay.is_zero() => return Ok(call.send()),
+                Attempt::Charged { call, delay } => {
+                    let _queued = state.enqueue();
+                    let _first = state.queue_lock.try_lock();
+                    return self.inner.send_after(delay, call, &state, deadline).await;
                 }
-                BudgetResult::Charged { delay, receipt } => {
-                    let unsent = UnsentCall::new(self.inner.clone(), receipt);
-                    if !delay.is_zero() {
-                        wait(Instant::now() + delay, deadline, Jitter::None).await?;
-                        self.inner.wait_for_server(&state, deadline).await?;
-                    }
-                    return Ok(unsent.send(&state));
-                }
+                Attempt::Denied { until } => denied_until = Some(until),
             }
         }
-        Ok(UnsentCall::new(self.inner.clone(), None).send(&state))
+        let _queued = state.enqueue();
+        if let Some(until) = denied_until.filter(|until| *until > deadline) {
+            return Err(too_late(until));
+        }
+        let _first = self.inner.wait_for_turn(&state, deadline).await?;
+        loop {
+            if let Some(until) = denied_until {
+                self.inner.wait_for_budget(until, &state, deadline).await?;
+            }
+            let call = self.inner.wait_for_server(&state, deadline).await?;
+            match self.inner.charge(call, key).await? {
+                Attempt::Charged { call, delay } if delay.is_zero() => return Ok(call.send()),
+                Attempt::Charged { call, delay } => {
+                    return self.inner.send_after(delay, call, &state, deadline).await;
+                }
+                Attempt::Denied { until } => denied_until = Some(until),
+            }
+        }
     }
+}
+
+/// The budget's answer to a call that the server allows.
+enum Attempt {
+    /// It may be sent after the delay.
+    Charged {
+        call: UnsentCall,
+        delay: Duration,
+    },
+    Denied {
+        until: Instant,
+    },
 }
 
 /// Longer than any program runs: a deadline for calls without one. A longer wait could not be added to a time.
 pub(crate) const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Inner {
+    /// Charges a call to the budget, if there is one.
+    async fn charge(&self, call: UnsentCall, key: &str) -> Result<Attempt, ThrottleError> {
+        let Some(budget) = &self.budget else {
+            return Ok(Attempt::Charged { call, delay: Duration::ZERO });
+        };
+        match budget.charge(key).await {
+            BudgetResult::Charged { delay, receipt } => {
+                Ok(Attempt::Charged { call: call.charged(receipt), delay })
+            }
+            BudgetResult::Denied { retry_after } => {
+                Ok(Attempt::Denied { until: Instant::now() + retry_after })
+            }
+            BudgetResult::Never => Err(ThrottleError::Never),
+        }
+    }
+
+    fn refund(&self, receipt: Option<Box<ChargeReceipt>>) {
+        if let (Some(receipt), Some(budget)) = (receipt, &self.budget) {
+            budget.refund(*receipt);
+        }
+    }
+
+    /// Waits until a call is the first of the queue. After the deadline it fails as soon as the first one waits for a
+    /// limit: while that one asks the store, there may be room for both.
+    async fn wait_for_turn<'s>(
+        &self,
+        state: &'s KeyState,
+        deadline: Instant,
+    ) -> Result<MutexGuard<'s, ()>, ThrottleError> {
+        let mut turn = pin!(state.queue_lock.lock());
+        if let Ok(first) = timeout_at(deadline, turn.as_mut()).await {
+            return Ok(first);
+        }
+        loop {
+            let mut blocked = pin!(state.blocked.notified());
+            blocked.as_mut().enable();
+            if let Some(until) = blocked_until(state) {
+                return Err(too_late(until));
+            }
+            tokio::select! {
+                first = turn.as_mut() => return Ok(first),
+                () = blocked => {}
+            }
+        }
+    }
+
+    /// Waits until the budget may admit the first call of the queue.
+    async fn wait_for_budget(
+        &self,
+        until: Instant,
+        state: &KeyState,
+        deadline: Instant,
+    ) -> Result<(), ThrottleError> {
+        let jitter = match &self.budget {
+            Some(budget) if budget.is_shared() => Jitter::Random,
+            _ => Jitter::None,
+        };
+        let until = jitter.later(until, deadline);
+        let _denied = state.deny_first(until);
+        wait(until, deadline).await
+    }
+
+    /// Sends a call that was charged once the delay is over, unless the server stops it meanwhile.
+    async fn send_after(
+        self: &Arc<Inner>,
+        delay: Duration,
+        call: UnsentCall,
+        state: &Arc<KeyState>,
+        deadline: Instant,
+    ) -> Result<CallPermit, ThrottleError> {
+        let charge = call.into_charge();
+        wait(Instant::now() + delay, deadline).await?;
+        let call = self.wait_for_server(state, deadline).await?;
+        Ok(call.charged(charge.take()).send())
+    }
+
     /// Waits until the server allows a call, as far as it has said so.
-    async fn wait_for_server(&self, state: &KeyState, deadline: Instant) -> Result<(), ThrottleError> {
+    async fn wait_for_server(
+        self: &Arc<Inner>,
+        state: &Arc<KeyState>,
+        deadline: Instant,
+    ) -> Result<UnsentCall, ThrottleError> {
         loop {
             let answered = state.answered.notified();
-            let readiness = state.learned().readiness(Instant::now());
+            let readiness = match UnsentCall::reserve(self, state) {
+                Ok(call) => return Ok(call),
+                Err(readiness) => readiness,
+            };
+            state.blocked.notify_waiters();
             match readiness {
-                Readiness::Now => return Ok(()),
-                Readiness::At(at) => wait(at, deadline, Jitter::Random).await?,
+                Readiness::Now => {}
+                Readiness::At(at) => wait(Jitter::Random.later(at, deadline), deadline).await?,
                 Readiness::OnResponseOrAt(at) => {
                     tokio::select! {
                         () = answered => {}
@@ -165,17 +273,6 @@ impl Inner {
                 }
             }
         }
-    }
-
-    /// The error of a call that was not sent in time: it is sent after the first in the queue.
-    fn too_late(&self, state: &KeyState) -> ThrottleError {
-        let now = Instant::now();
-        let first_due = state.first_due().filter(|due| *due > now);
-        let stated = match state.learned().readiness(now) {
-            Readiness::Now => None,
-            Readiness::At(at) | Readiness::OnResponseOrAt(at) => Some(at),
-        };
-        too_late(first_due.max(stated).unwrap_or(now + Duration::from_secs(1)))
     }
 
     /// Records a response; returns how long further calls wait if it is a refusal.
@@ -207,25 +304,39 @@ impl Inner {
     }
 }
 
+/// Until when a limit stops the first call of the queue.
+fn blocked_until(state: &KeyState) -> Option<Instant> {
+    let stated = match state.learned().readiness(Instant::now()) {
+        Readiness::Now => None,
+        Readiness::At(at) | Readiness::OnResponseOrAt(at) => Some(at),
+    };
+    state.first_due().max(stated)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Jitter {
     None,
     Random,
 }
 
+impl Jitter {
+    /// A time that is later by the jitter, but not because of it after the deadline.
+    fn later(self, at: Instant, deadline: Instant) -> Instant {
+        if self == Jitter::None || at >= deadline {
+            return at;
+        }
+        let length = at.saturating_duration_since(Instant::now());
+        let extra = length.mul_f64(JITTER_FRACTION * fastrand::f64()).min(MAX_JITTER);
+        (at + extra).min(deadline)
+    }
+}
+
 /// Waits until `at`, or fails at once if that is after the deadline.
-async fn wait(at: Instant, deadline: Instant, jitter: Jitter) -> Result<(), ThrottleError> {
+async fn wait(at: Instant, deadline: Instant) -> Result<(), ThrottleError> {
     if at > deadline {
         return Err(too_late(at));
     }
-    let extra = match jitter {
-        Jitter::None => Duration::ZERO,
-        Jitter::Random => {
-            let length = at.saturating_duration_since(Instant::now());
-            length.mul_f64(JITTER_FRACTION * fastrand::f64()).min(MAX_JITTER)
-        }
-    };
-    sleep_until((at + extra).min(deadline)).await;
+    sleep_until(at).await;
     Ok(())
 }
 

@@ -45,6 +45,20 @@ async fn two_clients_with_one_budget_stay_at_the_limit_together() {
     assert!(clients[0].acquire("another host").await.is_ok());
 }
 
+/// A regression: a call that found another one waiting for Redis failed, although the limit had room for both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_may_not_wait_use_the_whole_limit_at_once() {
+    let Some(redis) = Redis::start(Make::Redis, "clients that do not wait") else { return };
+    let client = client(&redis, "100/d");
+    let mut calls = JoinSet::new();
+    for _ in 0..120 {
+        let client = client.clone();
+        calls.spawn(async move { client.acquire_within(KEY, Duration::ZERO).await.is_ok() });
+    }
+    let sent = calls.join_all().await.into_iter().filter(|sent| *sent).count();
+    assert_eq!(sent, 100);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_is_not_sent_is_given_back_to_all_clients() {
     let Some(redis) = Redis::start(Make::Redis, "clients that give calls back") else { return };

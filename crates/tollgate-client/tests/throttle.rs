@@ -113,6 +113,40 @@ async fn a_deadline_that_cannot_be_met_fails_at_once() {
     assert!(throttle.acquire_within(KEY, Duration::from_secs(62)).await.is_ok());
 }
 
+/// A regression: a call that found another one in the queue failed, although the limit had room for both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn calls_that_may_not_wait_use_the_whole_limit_at_once() {
+    for _ in 0..20 {
+        let throttle = Throttle::new("50/d").unwrap();
+        let mut calls = JoinSet::new();
+        for _ in 0..60 {
+            let throttle = throttle.clone();
+            calls.spawn(async move { throttle.acquire_within(KEY, Duration::ZERO).await.is_ok() });
+        }
+        let sent = calls.join_all().await.into_iter().filter(|sent| *sent).count();
+        assert_eq!(sent, 50);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_not_wait_does_not_overtake_the_queue() {
+    let throttle = Throttle::builder().limit("1/m").burst(1).build().unwrap();
+    call(&throttle, 200, &[]).await;
+    let waiting = tokio::spawn({
+        let throttle = throttle.clone();
+        async move { throttle.acquire(KEY).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    let start = Instant::now();
+    let Err(ThrottleError::TooLate { retry_after }) = throttle.acquire_within(KEY, Duration::ZERO).await
+    else {
+        panic!("it was sent")
+    };
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!((60..63).contains(&retry_after.as_secs()), "{retry_after:?}");
+    waiting.await.unwrap().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_leaves_no_trace() {
     let throttle = Throttle::new("1/m").unwrap();

@@ -10,31 +10,69 @@ use tollgate::internal::store::ChargeReceipt;
 
 use super::Inner;
 use crate::key_table::KeyState;
-use crate::learned::SentCall;
+use crate::learned::{Readiness, SentCall};
 
-/// A call that was charged and is not sent yet: dropped, it is not charged.
+/// A call that is not sent yet: dropped, it is neither counted as sent nor charged.
 pub(super) struct UnsentCall {
     inner: Arc<Inner>,
+    state: Arc<KeyState>,
+    /// Counted as sent, by the limits that are learned.
+    call: Option<SentCall>,
     receipt: Option<Box<ChargeReceipt>>,
 }
 
 impl UnsentCall {
-    pub(super) fn new(inner: Arc<Inner>, receipt: Option<Box<ChargeReceipt>>) -> UnsentCall {
-        UnsentCall { inner, receipt }
+    /// Counts it as sent, if the server allows a call.
+    pub(super) fn reserve(inner: &Arc<Inner>, state: &Arc<KeyState>) -> Result<UnsentCall, Readiness> {
+        let call = state.learned().try_send(Instant::now())?;
+        Ok(UnsentCall { inner: Arc::clone(inner), state: Arc::clone(state), call: Some(call), receipt: None })
     }
 
-    pub(super) fn send(mut self, state: &Arc<KeyState>) -> CallPermit {
-        let call = state.learned().send(Instant::now());
-        let inner = Arc::clone(&self.inner);
-        CallPermit { inner, state: Arc::clone(state), receipt: self.receipt.take(), call: Some(call) }
+    pub(super) fn charged(mut self, receipt: Option<Box<ChargeReceipt>>) -> UnsentCall {
+        self.receipt = receipt;
+        self
+    }
+
+    /// The charge, of a call that has to wait for the server again.
+    pub(super) fn into_charge(mut self) -> BudgetCharge {
+        BudgetCharge { inner: Arc::clone(&self.inner), receipt: self.receipt.take() }
+    }
+
+    pub(super) fn send(mut self) -> CallPermit {
+        CallPermit {
+            inner: Arc::clone(&self.inner),
+            state: Arc::clone(&self.state),
+            receipt: self.receipt.take(),
+            call: self.call.take(),
+        }
     }
 }
 
 impl Drop for UnsentCall {
     fn drop(&mut self) {
-        if let (Some(receipt), Some(budget)) = (self.receipt.take(), &self.inner.budget) {
-            budget.refund(*receipt);
+        if self.call.take().is_some() {
+            self.state.learned().revert();
+            self.state.answered.notify_one();
         }
+        self.inner.refund(self.receipt.take());
+    }
+}
+
+/// What a call was charged that may not be sent yet: given back when it is dropped.
+pub(super) struct BudgetCharge {
+    inner: Arc<Inner>,
+    receipt: Option<Box<ChargeReceipt>>,
+}
+
+impl BudgetCharge {
+    pub(super) fn take(mut self) -> Option<Box<ChargeReceipt>> {
+        self.receipt.take()
+    }
+}
+
+impl Drop for BudgetCharge {
+    fn drop(&mut self) {
+        self.inner.refund(self.receipt.take());
     }
 }
 
@@ -61,9 +99,7 @@ impl CallPermit {
         self.call = None;
         self.state.learned().revert();
         self.state.answered.notify_one();
-        if let (Some(receipt), Some(budget)) = (self.receipt.take(), &self.inner.budget) {
-            budget.refund(*receipt);
-        }
+        self.inner.refund(self.receipt.take());
     }
 }
 
