@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 use tollgate::internal::document::Problems;
 use tollgate::internal::engine::EngineSetup;
-use tollgate::internal::limit::{Refill, Shape, WindowStart};
+use tollgate::internal::limit::{Rate, Refill, Shape, WindowStart};
 use tollgate::internal::store::ChargeReceipt;
 #[cfg(feature = "redis")]
 use tollgate::internal::store::DeniedHits;
@@ -24,6 +25,12 @@ const MEMORY_BYTES: usize = 64 << 20;
 const DOMAIN: &str = "client";
 /// A window with at most this many requests is kept exactly.
 const MAX_LOGGED: u64 = 10_000;
+/// Larger limits are counted in this many steps of the window, or in seconds; a window of fewer seconds would lose too much,
+/// so its calls are spread evenly.
+const WINDOW_STEPS: u64 = 200;
+const MIN_STEPPED_WINDOW: u64 = 60;
+/// Of evenly spread calls, one part in this many may be sent at once.
+const SPREAD_BURST_DIVISOR: u64 = 100;
 /// Limits in memory are counted by a clock that is slower by one part in this many: a request that is delayed on its way,
 /// followed by one that is not, would otherwise arrive too early for the server.
 const SLOWDOWN_DIVISOR: u32 = 50;
@@ -59,31 +66,71 @@ pub enum BudgetResult {
 }
 
 impl BudgetSpec {
-    /// The algorithm, if none is chosen: exact in every window, wherever the server's windows begin.
-    fn algorithm(&self) -> String {
-        let default = || {
-            let counts = self.limits.iter().filter_map(|limit| limit.split('/').next()?.trim().parse().ok());
-            let largest: u64 = counts.max().unwrap_or_default();
-            if self.burst.is_some() || largest > MAX_LOGGED { "gcra" } else { "sliding-log" }
+    /// The configuration that is equivalent to the limits.
+    fn policy(&self) -> Result<PolicySnapshot, Problems> {
+        let rules = match self.default_rules() {
+            Some(rules) => rules,
+            None => {
+                let algorithm = quoted(self.algorithm.as_deref().unwrap_or("gcra"));
+                vec![self.rule("budget", &self.limits, &algorithm, self.burst)]
+            }
         };
-        self.algorithm.clone().unwrap_or_else(|| default().to_owned())
+        PolicySnapshot::from_yaml(&format!("rules: [{}]", rules.join(", ")))
     }
 
-    /// The configuration with one rule that is equivalent to the limits.
-    fn policy(&self) -> Result<PolicySnapshot, Problems> {
-        let limits: Vec<String> = self.limits.iter().map(|limit| quoted(limit)).collect();
+    /// Rules for limits without a burst or an algorithm: exact in every window, wherever the server's windows begin.
+    /// `None` if one is chosen.
+    fn default_rules(&self) -> Option<Vec<String>> {
+        if self.burst.is_some() || self.algorithm.is_some() {
+            return None;
+        }
+        // A limit that is not valid stays where it is, so that the error names its place.
+        let rates: Result<Vec<Rate>, _> = self.limits.iter().map(|limit| limit.parse()).collect();
+        let rates = rates.unwrap_or_default();
+        let large: Vec<Rate> = rates.iter().filter(|rate| rate.count() > MAX_LOGGED).copied().collect();
+        let logged: Vec<String> = match large.is_empty() {
+            true => self.limits.clone(),
+            false => rates.iter().filter(|rate| rate.count() <= MAX_LOGGED).map(Rate::to_string).collect(),
+        };
+        let mut rules = Vec::new();
+        if !logged.is_empty() {
+            rules.push(self.rule("budget", &logged, "sliding-log", None));
+        }
+        rules.extend(large.into_iter().map(|rate| self.large_rule(rate)));
+        Some(rules)
+    }
+
+    /// A rule for a limit that is too large for a log of its calls.
+    fn large_rule(&self, rate: Rate) -> String {
+        let number = rate.count();
+        let window = rate.period().secs();
+        let id = format!("budget-{window}s");
+        if window < MIN_STEPPED_WINDOW {
+            // What the burst adds is taken from the rate.
+            let burst = number / SPREAD_BURST_DIVISOR;
+            return self.rule(&id, &[format!("{}/{window}s", number - burst)], "gcra", Some(burst));
+        }
+        // A call counts until its step leaves the window, which is up to a step too early: the window is a step longer.
+        let step = window / WINDOW_STEPS;
+        let step = step.max(1);
+        let longer = (window.div_ceil(step) + 1) * step;
+        let algorithm = format!("sliding-compact, resolution: {step}s");
+        self.rule(&id, &[format!("{number}/{longer}s")], &algorithm, None)
+    }
+
+    fn rule(&self, id: &str, limits: &[String], algorithm: &str, burst: Option<u64>) -> String {
+        let limits: Vec<String> = limits.iter().map(|limit| quoted(limit)).collect();
         let mut rule = format!(
-            "id: budget, key: api_key, on_store_error: local, limits: [{}], algorithm: {}",
+            "{{id: {id}, key: api_key, on_store_error: local, limits: [{}], algorithm: {algorithm}",
             limits.join(", "),
-            quoted(&self.algorithm())
         );
-        if let Some(burst) = self.burst {
+        if let Some(burst) = burst {
             write!(rule, ", burst: {burst}").expect("writing to a string cannot fail");
         }
         if let Some(options) = &self.options {
             write!(rule, ", {options}").expect("writing to a string cannot fail");
         }
-        PolicySnapshot::from_yaml(&format!("rules: [{{{rule}}}]"))
+        rule + "}"
     }
 }
 
@@ -232,23 +279,31 @@ enum Pace {
 /// The time by which limits in memory are counted.
 struct BudgetClock {
     started: Instant,
-    started_at: Time,
+    /// Unix nanoseconds when it started; only ever raised.
+    anchor: AtomicU64,
     pace: Pace,
 }
 
 impl BudgetClock {
     fn new(pace: Pace) -> BudgetClock {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        BudgetClock { started: Instant::now(), started_at: Time::EPOCH + unix, pace }
+        BudgetClock { started: Instant::now(), anchor: AtomicU64::new(system_time().nanos()), pace }
     }
 
     fn now(&self) -> Time {
+        self.now_at(system_time())
+    }
+
+    /// Windows that begin on the calendar follow the system's clock forward: it is ahead after the machine was suspended.
+    fn now_at(&self, system: Time) -> Time {
         let elapsed = self.started.elapsed();
-        self.started_at
-            + match self.pace {
-                Pace::Exact => elapsed,
-                Pace::Slower => elapsed - elapsed / SLOWDOWN_DIVISOR,
+        let elapsed = match self.pace {
+            Pace::Slower => elapsed - elapsed / SLOWDOWN_DIVISOR,
+            Pace::Exact => {
+                self.anchor.fetch_max((system - elapsed).nanos(), Ordering::Relaxed);
+                elapsed
             }
+        };
+        Time::from_nanos(self.anchor.load(Ordering::Relaxed)) + elapsed
     }
 
     /// A duration of this clock in real time, rounded up.
@@ -258,5 +313,28 @@ impl BudgetClock {
             Pace::Slower if duration.is_zero() => duration,
             Pace::Slower => duration + duration / (SLOWDOWN_DIVISOR - 1) + Duration::from_nanos(2),
         }
+    }
+}
+
+fn system_time() -> Time {
+    Time::EPOCH + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn windows_on_the_calendar_follow_the_system_forward_and_others_do_not() {
+        let hour = Duration::from_secs(3600);
+        let exact = BudgetClock::new(Pace::Exact);
+        let start = exact.now();
+        assert_eq!(exact.now_at(start + hour), start + hour, "the machine was suspended");
+        assert_eq!(exact.now_at(start), start + hour, "it never goes back");
+        tokio::time::advance(hour).await;
+        assert_eq!(exact.now_at(start), start + hour * 2);
+        let rolling = BudgetClock::new(Pace::Slower);
+        let start = rolling.now();
+        assert_eq!(rolling.now_at(start + hour), start);
     }
 }

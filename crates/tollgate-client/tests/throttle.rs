@@ -51,6 +51,41 @@ async fn a_burst_is_followed_by_evenly_spaced_calls() {
     assert!(sent[3..].windows(2).all(|pair| (100..=105).contains(&(pair[1] - pair[0]))), "{sent:?}");
 }
 
+/// A regression: above ten thousand, nearly twice the limit passed in the first window.
+#[tokio::test(start_paused = true)]
+async fn no_window_has_more_calls_than_a_large_limit() {
+    for (limit, number, window) in
+        [("20_000/h", 20_000, 3600), ("15000/m", 15_000, 60), ("20000 requests per 2s", 20_000, 2)]
+    {
+        let throttle = Throttle::new(limit).unwrap();
+        let start = Instant::now();
+        let mut sent = Vec::new();
+        for n in 0..=number * 3 {
+            if n < number && n % (number / 10) == 0 {
+                tokio::time::advance(Duration::from_millis(window * 71)).await;
+            }
+            call(&throttle, 200, &[]).await;
+            sent.push(start.elapsed());
+        }
+        let window = Duration::from_secs(window);
+        for (first, last) in sent.iter().zip(&sent[number..]) {
+            assert!(*last - *first >= window, "{limit}: {first:?} {last:?}");
+        }
+        let windows = (sent[number * 3] - sent[0]).as_secs_f64() / window.as_secs_f64();
+        assert!(windows <= 3.0 / 0.95, "{limit}: {windows}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_limits_and_small_ones_apply_together() {
+    let throttle = Throttle::builder().limit("20/s").limit("20_000/h").build().unwrap();
+    let start = Instant::now();
+    for _ in 0..40 {
+        call(&throttle, 200, &[]).await;
+    }
+    assert!((1.0..1.1).contains(&start.elapsed().as_secs_f64()), "{:?}", start.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn all_of_several_limits_apply() {
     let throttle = Throttle::builder().limit("5/s").limit("8/m").build().unwrap();
@@ -266,6 +301,8 @@ fn a_limit_that_is_not_valid_is_named() {
         "{}",
         message(Throttle::new("5/parsec"))
     );
+    let second = message(Throttle::builder().limit("20_000/h").limit("5/parsec").build());
+    assert!(second.starts_with("limits[1]: "), "{second}");
     let unknown = message(Throttle::builder().limit("5/s").algorithm("magic").build());
     assert!(unknown.contains("magic"), "{unknown}");
     let injected = message(Throttle::new("5/s\"], key: ip, limits: [\"1/s"));
