@@ -208,7 +208,6 @@ pub async fn watch(gate: Arc<Gate>, mut watched: WatchedConfig, mut hangup: Sign
                 apply(&gate, &watched);
             }
             _ = ticks.tick() => {
-                gate.clock.reanchor();
                 for setting in secrets.changed() {
                     tracing::warn!("the contents of {setting} have changed: they change only with a restart");
                 }

@@ -103,29 +103,54 @@ impl Now for &Clock {
     }
 }
 
-/// Unix time that never goes back: monotonic, re-anchored forward only.
+/// Unix time that never goes back: monotonic. While it is read, it follows the system's clock forward about twice a second,
+/// after a suspended machine resumes or an NTP step.
 #[derive(Debug)]
 pub struct Clock {
     ticker: TscClock,
     /// Unix nanoseconds when the clock started; only ever raised.
     anchor: AtomicU64,
+    /// When the system's clock is read next, in nanoseconds since the start.
+    reanchored_from: AtomicU64,
 }
+
+/// At most this often the system's clock is read. The time is extrapolated for as long without reading any clock.
+const REANCHOR_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Clock {
     /// A clock that starts at the time of the system.
     pub fn new() -> Self {
-        Self { anchor: AtomicU64::new(unix_nanos()), ticker: TscClock::new() }
+        Self::with(unix_nanos(), TscClock::new())
     }
 
     /// A clock that stands still until it is [advanced](Self::advance): for tests.
     pub fn manual(start: Time) -> Self {
-        Self { anchor: AtomicU64::new(start.0), ticker: TscClock::stopped() }
+        Self::with(start.0, TscClock::stopped())
+    }
+
+    fn with(anchor: u64, ticker: TscClock) -> Clock {
+        let reanchored_from = AtomicU64::new(nanos_of(REANCHOR_INTERVAL));
+        Clock { ticker, anchor: AtomicU64::new(anchor), reanchored_from }
     }
 
     /// The time now.
     #[inline]
     pub fn now(&self) -> Time {
-        Time(self.anchor.load(Ordering::Relaxed) + self.ticker.elapsed())
+        match self.ticker.extrapolated() {
+            Some(elapsed) => Time(self.anchor.load(Ordering::Relaxed) + elapsed),
+            None => self.now_from_system(),
+        }
+    }
+
+    #[cold]
+    fn now_from_system(&self) -> Time {
+        let elapsed = self.ticker.elapsed();
+        if elapsed >= self.reanchored_from.load(Ordering::Relaxed) {
+            // Threads that meet here do the same twice.
+            self.reanchored_from.store(elapsed + nanos_of(REANCHOR_INTERVAL), Ordering::Relaxed);
+            self.reanchor();
+        }
+        Time(self.anchor.load(Ordering::Relaxed) + elapsed)
     }
 
     /// Moves the time forward.
@@ -140,7 +165,7 @@ impl Clock {
         self.anchor.fetch_max(anchor, Ordering::Relaxed);
     }
 
-    /// Follows the system clock forward (a resumed laptop, an NTP step). Call it periodically.
+    /// Follows the system clock forward at once. A clock that is read does so by itself.
     pub fn reanchor(&self) {
         let anchor = unix_nanos().saturating_sub(self.ticker.elapsed());
         self.anchor.fetch_max(anchor, Ordering::Relaxed);
@@ -173,6 +198,17 @@ mod tests {
             last = now;
         }
         assert!(Time(unix_nanos()).since(last) < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_clock_that_is_read_follows_the_system_forward_by_itself() {
+        let clock = Clock::new();
+        clock.anchor.fetch_sub(Time::from_secs(3600).0, Ordering::Relaxed); // the machine was suspended
+        let started = std::time::Instant::now();
+        while Time(unix_nanos()).since(clock.now()) > Duration::from_secs(60) {
+            assert!(started.elapsed() < Duration::from_secs(60), "it stays behind");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

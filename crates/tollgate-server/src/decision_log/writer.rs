@@ -48,7 +48,6 @@ impl Writer {
             // Before the queue is read: what was enqueued before is written.
             let is_last = is_closing.load(Ordering::Acquire);
             let is_disconnected = self.drain(queue);
-            clock.reanchor();
             let now = clock.now();
             if is_last || is_disconnected {
                 self.episodes.end_all(now, &mut self.lines);

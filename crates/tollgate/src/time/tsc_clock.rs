@@ -103,15 +103,18 @@ impl TscClock {
 
     #[inline]
     pub(super) fn elapsed(&self) -> u64 {
-        match self.extrapolated(self.version.load(Ordering::Acquire)) {
-            Some(returned_time) => returned_time,
-            None => self.elapsed_without_anchor(),
-        }
+        self.extrapolated().unwrap_or_else(|| self.elapsed_without_anchor())
+    }
+
+    /// The time if there is a valid anchor: read from no clock of the system.
+    #[inline]
+    pub(super) fn extrapolated(&self) -> Option<u64> {
+        self.extrapolated_from(self.version.load(Ordering::Acquire))
     }
 
     /// The extrapolated time, if the anchor is valid, complete and still of this version.
     #[inline(always)]
-    fn extrapolated(&self, version: u64) -> Option<u64> {
+    fn extrapolated_from(&self, version: u64) -> Option<u64> {
         let now = counter::read();
         let [counter, nanos, scale, valid_counts] = self.anchor.read();
         // A counter that has gone back wraps to a value beyond the validity.
@@ -131,7 +134,7 @@ impl TscClock {
     fn elapsed_without_anchor(&self) -> u64 {
         loop {
             let version = self.version.load(Ordering::Acquire);
-            if let Some(returned_time) = self.extrapolated(version) {
+            if let Some(returned_time) = self.extrapolated_from(version) {
                 return returned_time;
             }
             let now = self.system();
