@@ -9,7 +9,7 @@ use http::{HeaderMap, Method};
 pub struct RequestHead<'r> {
     /// The method.
     pub method: &'r Method,
-    /// The host with its port, if it has one; empty if the request names none.
+    /// The host, with its port if it is not the usual one; empty if the request names none.
     pub host: &'r str,
     /// The path without the query.
     pub path: &'r str,
@@ -33,7 +33,7 @@ impl KeyOf {
     pub fn host_and_header(name: http::HeaderName) -> KeyOf {
         KeyOf::function(move |request| {
             let value = request.headers.get(&name).map(|value| value.as_bytes()).unwrap_or_default();
-            format!("{} {}", request.host, String::from_utf8_lossy(value))
+            format!("{} {}", request.host.to_ascii_lowercase(), String::from_utf8_lossy(value))
         })
     }
 

@@ -20,7 +20,7 @@ use crate::throttle::Throttle;
 /// ```
 ///
 /// A call that is not sent fails with [`reqwest_middleware::Error::Middleware`], which contains a
-/// [`ThrottleError`](crate::ThrottleError).
+/// [`ThrottleError`](crate::ThrottleError). A call for which no connection can be made is not counted.
 #[derive(Clone, Debug)]
 pub struct ThrottleMiddleware {
     throttle: Throttle,
@@ -79,7 +79,17 @@ impl Middleware for ThrottleMiddleware {
         loop {
             let again = if retries > 0 { current.try_clone() } else { None };
             let permit = self.throttle.acquire(&key).await.map_err(Error::middleware)?;
-            let response = next.clone().run(current, extensions).await?;
+            let response = match next.clone().run(current, extensions).await {
+                Ok(response) => response,
+                Err(error) => {
+                    // Without a connection no server has counted it.
+                    match &error {
+                        Error::Reqwest(cause) if cause.is_connect() => permit.cancel(),
+                        _ => drop(permit),
+                    }
+                    return Err(error);
+                }
+            };
             let refused = permit.observe(response.status(), response.headers());
             match again.filter(|_| refused.is_some()) {
                 Some(again) => current = again,

@@ -24,7 +24,7 @@ use crate::throttle::{Throttle, ThrottleError};
 /// ```
 ///
 /// It sends nothing twice. With a retry layer above it, such as `tower::retry`, a call that the server has refused waits
-/// here until the server allows it.
+/// here until the server allows it. A service that fails may have sent the call, so it is counted.
 #[derive(Clone, Debug)]
 pub struct ThrottleLayer {
     throttle: Throttle,
@@ -133,8 +133,39 @@ fn head<B>(request: &Request<B>) -> RequestHead<'_> {
     let host = host.map(|host| host.rsplit_once('@').map_or(host, |(_, host)| host));
     RequestHead {
         method: request.method(),
-        host: host.unwrap_or_default(),
+        host: without_usual_port(request.uri().scheme_str(), host.unwrap_or_default()),
         path: request.uri().path(),
         headers: request.headers(),
+    }
+}
+
+/// The host without a port that its scheme implies: both spellings are the same server.
+fn without_usual_port<'h>(scheme: Option<&str>, host: &'h str) -> &'h str {
+    let usual = match scheme {
+        Some("http") => ":80",
+        Some("https") => ":443",
+        _ => return host,
+    };
+    host.strip_suffix(usual).unwrap_or(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_the_scheme_implies_is_no_other_host() {
+        for (uri, host) in [
+            ("https://api.example.com:443/a", "api.example.com"),
+            ("https://user@api.example.com:443/a", "api.example.com"),
+            ("https://api.example.com/a", "api.example.com"),
+            ("http://api.example.com:80/a", "api.example.com"),
+            ("http://[::1]:80/", "[::1]"),
+            ("http://api.example.com:443/a", "api.example.com:443"),
+            ("https://api.example.com:4443/a", "api.example.com:4443"),
+        ] {
+            let request = Request::get(uri).body(()).unwrap();
+            assert_eq!(head(&request).host, host, "{uri}");
+        }
     }
 }

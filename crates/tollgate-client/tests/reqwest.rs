@@ -124,3 +124,18 @@ async fn a_retry_of_reqwest_retry_is_charged_and_waits_for_the_budget_once() {
     assert_eq!(api.call(&client).await, 200);
     check(&api, &[0.0, 5.0, 60.0, 65.0]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_connection_is_not_counted() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}/", closed.local_addr().expect("an address"));
+    drop(closed);
+    let throttle = Throttle::builder().limit("1/h").max_wait(Duration::ZERO).build().expect("a valid limit");
+    let client = ClientBuilder::new(reqwest::Client::new()).with(ThrottleMiddleware::new(throttle)).build();
+    for _ in 0..3 {
+        match client.get(&url).send().await {
+            Err(reqwest_middleware::Error::Reqwest(error)) => assert!(error.is_connect(), "{error}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
