@@ -188,10 +188,12 @@ impl Egress {
             && authority.port_u16().unwrap_or(default_port) == api.port_u16().unwrap_or(default_port)
     }
 
+    /// With the API: gateways to several APIs may use one store.
     fn key_of(&self, headers: &HeaderMap) -> String {
-        let Some(name) = &self.key else { return String::new() };
+        let origin = self.api.address.origin().to_ascii_lowercase();
+        let Some(name) = &self.key else { return origin };
         let values: Vec<_> = headers.get_all(name).iter().map(|value| value.as_bytes()).collect();
-        String::from_utf8_lossy(&values.join(&b", "[..])).into_owned()
+        format!("{origin} {}", String::from_utf8_lossy(&values.join(&b", "[..])))
     }
 
     /// The callers are the operator's own programs, so the response has the cause.

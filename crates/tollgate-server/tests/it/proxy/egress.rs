@@ -232,6 +232,28 @@ fn gateways_share_a_limit_through_redis() {
     assert_eq!(statuses, [200, 200, 200, 429, 429, 429]);
 }
 
+/// A regression: the calls to all APIs were counted together.
+#[test]
+fn gateways_to_different_apis_share_a_redis_and_no_limit() {
+    let Some(redis) = Redis::start(Make::Redis, "egress to several APIs") else { return };
+    let apis = [Api::echo(), Api::echo()];
+    let url = redis.url();
+    for key in [&[][..], &["--key", "header:x-api-key"]] {
+        let gateways = apis.each_ref().map(|api| {
+            let args = ["--limit", "2/h", "--max-wait", "0s", "--store", &url];
+            egress(&api.url(), &[&args[..], key].concat())
+        });
+        for gateway in &gateways {
+            let statuses = [(); 3].map(|()| get(gateway, "/", &[("x-api-key", "k")]).status);
+            assert_eq!(statuses, [200, 200, 429]);
+        }
+        let path = format!("{}/v1", apis[0].url());
+        let args = ["--limit", "2/h", "--max-wait", "0s", "--store", &url];
+        let other = egress(&path, &[&args[..], key].concat());
+        assert_eq!(get(&other, "/", &[("x-api-key", "k")]).status, 429, "another path of the same API");
+    }
+}
+
 /// Redis is killed, or accepts and stays silent.
 #[test]
 fn while_redis_does_not_answer_each_gateway_counts_for_itself() {
