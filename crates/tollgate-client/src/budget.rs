@@ -18,6 +18,7 @@ use tollgate::{Hit, Time};
 use tollgate_stores::counters::central::CentralStore;
 
 use crate::BuildError;
+use crate::learned::SpacedRate;
 
 /// Memory for counters, reserved and used as keys arrive.
 const MEMORY_BYTES: usize = 64 << 20;
@@ -29,6 +30,8 @@ const MAX_LOGGED: u64 = 10_000;
 /// so its calls are spread evenly.
 const WINDOW_STEPS: u64 = 200;
 const MIN_STEPPED_WINDOW: u64 = 60;
+/// The burst of calls that are spaced because the server has refused some.
+const MAX_SPACED_BURST: u32 = 1000;
 /// Of evenly spread calls, one part in this many may be sent at once.
 const SPREAD_BURST_DIVISOR: u64 = 100;
 /// Limits in memory are counted by a clock that is slower by one part in this many: a request that is delayed on its way,
@@ -49,7 +52,6 @@ pub struct BudgetSpec {
 pub struct CallBudget {
     engine: Arc<EngineCore>,
     clock: BudgetClock,
-    #[cfg(feature = "redis")]
     limits: Vec<Limit>,
     #[cfg(feature = "redis")]
     store: Option<CentralStore>,
@@ -156,7 +158,6 @@ impl CallBudget {
         Ok(CallBudget {
             engine: Arc::new(EngineCore::with_setup(policy, setup)),
             clock: BudgetClock::new(pace),
-            #[cfg(feature = "redis")]
             limits,
             #[cfg(feature = "redis")]
             store: None,
@@ -178,6 +179,21 @@ impl CallBudget {
         let naming = Naming::Sensitive(NameHash::Unkeyed);
         let store = CentralStore::open(address, naming, deadline).map_err(refused)?;
         Ok(CallBudget { clock: BudgetClock::new(Pace::Exact), store: Some(store), ..self })
+    }
+
+    /// The rate of the fastest limit, for calls that are spaced evenly. A window has no burst, a server may have one: a
+    /// quarter of its number is tried first, half of a burst that is given.
+    pub fn spaced_rate(&self) -> Option<SpacedRate> {
+        let limits = self.limits.iter().filter(|limit| is_rolling(limit.shape()) && limit.rate().count() > 0);
+        let rates = limits.map(|limit| {
+            let rate = limit.rate();
+            let spacing = Duration::from_nanos(rate.period().nanos() / rate.count());
+            let divisor = if is_bucket(limit.shape()) { 2 } else { 4 };
+            let burst =
+                u32::try_from(limit.capacity() / divisor).unwrap_or(u32::MAX).clamp(1, MAX_SPACED_BURST);
+            SpacedRate { spacing: spacing + spacing / SLOWDOWN_DIVISOR, burst }
+        });
+        rates.min_by_key(|rate| rate.spacing)
     }
 
     /// Whether other processes may use the same counters.
@@ -251,6 +267,10 @@ impl CallBudget {
 
 fn hit(key: &str) -> Hit<'_> {
     Hit::on("", "", "").domain(DOMAIN).api_key(key)
+}
+
+fn is_bucket(shape: Shape) -> bool {
+    matches!(shape, Shape::Gcra { .. } | Shape::TokenBucket { .. } | Shape::LeakyBucket { .. })
 }
 
 /// Whether a limit is the same at any time of the calendar.

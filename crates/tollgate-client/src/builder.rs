@@ -152,7 +152,9 @@ impl ThrottleBuilder {
             true => FirstCall::WithOthers,
             false => FirstCall::Alone,
         };
-        let keys = KeyTable::new(LearnSettings { first_call, max_wait: self.max_server_wait.min(FOREVER) });
+        let max_wait = self.max_server_wait.min(FOREVER);
+        let spaced = budget.as_ref().and_then(CallBudget::spaced_rate);
+        let keys = KeyTable::new(LearnSettings { first_call, max_wait, spaced });
         Ok(Throttle::with(budget, self.learns, self.max_wait.map(|wait| wait.min(FOREVER)), keys))
     }
 

@@ -145,7 +145,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_keys_stays_within_the_table_and_idle_keys_make_room() {
-        let settings = LearnSettings { first_call: FirstCall::Alone, max_wait: Duration::from_secs(60) };
+        let settings =
+            LearnSettings { first_call: FirstCall::Alone, max_wait: Duration::from_secs(60), spaced: None };
         let table = KeyTable::new(settings);
         let busy: Vec<_> = (0..MAX_KEYS).map(|n| table.get(&format!("busy {n}"))).collect();
         assert!(Arc::ptr_eq(&table.get("one more"), &table.shared));

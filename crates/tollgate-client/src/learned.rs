@@ -12,9 +12,12 @@ use tokio::time::Instant;
 use crate::headers::ServerLimits;
 
 mod limit;
+mod pacing;
 mod refill;
 
 use limit::LearnedLimit;
+use pacing::Pacing;
+pub use pacing::SpacedRate;
 
 /// Limits that are remembered for one key; further ones replace the oldest.
 const MAX_LEARNED: usize = 16;
@@ -35,6 +38,8 @@ pub struct LearnSettings {
     pub first_call: FirstCall,
     /// The longest wait that a response can cause.
     pub max_wait: Duration,
+    /// The rate of the budget, for a server that refuses its calls without a word about limits.
+    pub spaced: Option<SpacedRate>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +79,7 @@ pub struct SentCall {
 pub struct Learned {
     settings: LearnSettings,
     limits: Vec<LearnedLimit>,
+    pacing: Pacing,
     refused_until: Option<Instant>,
     /// Consecutive refusals.
     refusals: u32,
@@ -134,6 +140,7 @@ impl Learned {
         Learned {
             settings,
             limits: Vec::new(),
+            pacing: Pacing::new(settings.spaced),
             refused_until: None,
             refusals: 0,
             is_first_answered: settings.first_call == FirstCall::WithOthers,
@@ -156,9 +163,11 @@ impl Learned {
                 return Readiness::OnResponseOrAt(at_latest);
             }
         }
+        let spaced_at = self.pacing.ready_at(now);
         let ready_at = self.limits.iter().filter_map(|limit| limit.ready_at(traffic, now)).max();
         match ready_at {
-            None => Readiness::Now,
+            None => spaced_at.map_or(Readiness::Now, Readiness::At),
+            Some(at) if spaced_at.is_some_and(|spaced_at| spaced_at > at) => Readiness::At(at),
             Some(at) if traffic.in_flight > 0 => Readiness::OnResponseOrAt(at),
             Some(at) => Readiness::At(at),
         }
@@ -176,6 +185,7 @@ impl Learned {
     fn send(&mut self, now: Instant) -> SentCall {
         self.traffic.in_flight += 1;
         self.first_sent.get_or_insert(now);
+        self.pacing.spend(now);
         self.limits.iter_mut().for_each(|limit| limit.spend(now));
         SentCall { at: now, responses_before: self.traffic.responses }
     }
@@ -184,6 +194,7 @@ impl Learned {
     pub fn revert(&mut self) {
         self.end_without_response();
         self.limits.iter_mut().for_each(LearnedLimit::unspend);
+        self.pacing.unspend();
     }
 
     /// Records that a call ended without a response: the server may have counted it.
@@ -240,6 +251,9 @@ impl Learned {
     }
 
     fn refuse(&mut self, call: SentCall, stated: &ServerLimits, now: Instant) -> Duration {
+        if stated.limits.is_empty() {
+            self.pacing.refuse(call.at, now);
+        }
         let exhausted: Vec<_> = stated.limits.iter().filter(|limit| limit.remaining == Some(0)).collect();
         for limit in &mut self.limits {
             if exhausted.is_empty() || exhausted.iter().any(|reported| limit.is_about(reported)) {
@@ -262,6 +276,7 @@ impl Learned {
         self.traffic.in_flight == 0
             && self.refused_until.is_none_or(|until| until <= now)
             && self.limits.iter().all(|limit| limit.is_reset(now))
+            && self.pacing.is_idle(now)
     }
 }
 

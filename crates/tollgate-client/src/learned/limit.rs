@@ -261,7 +261,7 @@ impl LearnedLimit {
         self.refusals = (self.refusals + 1).min(MAX_DOUBLINGS);
         self.is_sole_user = false;
         self.capacity = 1;
-        self.refill.refuse();
+        self.refill.refuse(now);
     }
 
     pub fn is_reset(&self, now: Instant) -> bool {
@@ -275,6 +275,11 @@ impl LearnedLimit {
             return self.probe_at(traffic).filter(|at| *at > now);
         }
         let Some(rate) = self.rate() else { return Some(self.reset_at) };
+        if self.is_smaller(rate)
+            && let Some(probe_at) = self.probe_at(traffic)
+        {
+            return Some(probe_at).filter(|at| *at > now);
+        }
         if let Some(refilled_at) = self.refill.next_token_at(rate) {
             return Some(refilled_at);
         }
@@ -285,17 +290,20 @@ impl LearnedLimit {
         Some(expires_at.flatten().map_or(self.reset_at, |earlier| earlier.min(self.reset_at)))
     }
 
-    /// When the next call is sent that looks for a continuous refill, while there is credit left; `None` if there is no
-    /// reason to look for one: waiting for a window costs a part of the rate of fast limits only, and of buckets that
-    /// state less than their quota when they are full.
+    /// Whether it seems to be a bucket that states less than its quota when it is full.
+    fn is_smaller(&self, rate: StatedRate) -> bool {
+        self.capacity.saturating_add(rate.quota / 20) < rate.quota
+            && rate.time_for(PROBE_SPACING) <= MAX_PROBE_SPACING
+    }
+
+    /// When the next call is sent that looks for a continuous refill; `None` if there is no reason to look for one: waiting
+    /// for a window costs a part of the rate of fast limits only, and of smaller buckets.
     fn probe_at(&self, traffic: &Traffic) -> Option<Instant> {
         let rate = self.rate()?;
         let spacing = rate.time_for(PROBE_SPACING);
-        let is_smaller =
-            self.capacity.saturating_add(rate.quota / 20) < rate.quota && spacing <= MAX_PROBE_SPACING;
         let is_probed = self.refill.is_probing()
             && self.origin == Origin::Stated
-            && (is_smaller || spacing <= ALWAYS_PROBED);
+            && (self.is_smaller(rate) || spacing <= ALWAYS_PROBED);
         if !is_probed {
             return None;
         }
@@ -331,7 +339,7 @@ impl LearnedLimit {
         }
         let gained = remaining.saturating_add(1).saturating_sub(self.remaining) as f64;
         // After a longer time a new window looks the same.
-        let is_clear = expected <= rate.quota as f64 / 4.0
+        let is_clear = (expected <= rate.quota as f64 / 4.0 || remaining < rate.quota / 2)
             && !traffic.may_have_expired(rate.window, self.observed_at, now);
         let shown = if !is_clear || gained > expected + 1.0 {
             RefillEvidence::Inconclusive

@@ -18,6 +18,8 @@ use tokio::time::Instant;
 
 /// Observations of a continuous refill before it is relied on, or of its absence.
 const DECISIVE_EVIDENCE: i32 = 3;
+/// At the end of the search less is enough: with long round trips, calls leave short windows meanwhile.
+const LEAST_EVIDENCE: i32 = 1;
 /// Calls that are spaced to look for a continuous refill, at most.
 const MAX_PROBES: u32 = 6;
 /// Statements after which the search for a continuous refill begins again.
@@ -144,10 +146,12 @@ impl RefillModel {
     /// A response to a call that was alone, long enough after the one before.
     pub fn observe(&mut self, shown: RefillEvidence, now: Instant) {
         let RefillState::Unknown { evidence, search } = &mut self.state else { return };
+        let mut decisive = DECISIVE_EVIDENCE;
         if let RefillSearch::Probing { observed } = search {
             *observed += 1;
             if *observed >= MAX_PROBES {
                 *search = RefillSearch::Passive;
+                decisive = LEAST_EVIDENCE;
             }
         }
         *evidence += match shown {
@@ -155,10 +159,10 @@ impl RefillModel {
             RefillEvidence::Contradicts => -1,
             RefillEvidence::Inconclusive => 0,
         };
-        if *evidence >= DECISIVE_EVIDENCE {
+        if *evidence >= decisive {
             // The statement that decided it follows, and raises the number.
             self.enter(RefillState::Continuous { tokens: 0.0, at: now });
-        } else if *evidence <= -DECISIVE_EVIDENCE {
+        } else if *evidence <= -decisive {
             self.enter(RefillState::AtReset);
         }
     }
@@ -181,7 +185,10 @@ impl RefillModel {
         }
     }
 
-    pub fn refuse(&mut self) {
+    pub fn refuse(&mut self, now: Instant) {
+        if self.is_probing() {
+            return self.observe(RefillEvidence::Contradicts, now);
+        }
         if !self.is_continuous() {
             return;
         }

@@ -12,7 +12,7 @@ mod simulation;
 const MAX_WAIT: Duration = Duration::from_secs(3600);
 
 fn learned() -> Learned {
-    Learned::new(LearnSettings { first_call: FirstCall::Alone, max_wait: MAX_WAIT })
+    Learned::new(LearnSettings { first_call: FirstCall::Alone, max_wait: MAX_WAIT, spaced: None })
 }
 
 fn secs(seconds: u64) -> Duration {

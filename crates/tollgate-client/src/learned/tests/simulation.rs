@@ -9,15 +9,31 @@ use super::{learned, secs, stated};
 use crate::headers::ServerLimits;
 use crate::learned::{Readiness, ResponseKind, SentCall};
 
-/// The limit of the servers: 50 a second.
-const QUOTA: u64 = 50;
-const WINDOW: Duration = Duration::from_secs(1);
+/// A limit of the servers.
+#[derive(Clone, Copy, Debug)]
+struct Quota {
+    number: u64,
+    window: Duration,
+    /// The windows that are simulated.
+    windows: u32,
+}
+
+const FIFTY_A_SECOND: Quota = Quota { number: 50, window: Duration::from_secs(1), windows: 30 };
 const STEP: Duration = Duration::from_micros(500);
 const MAX_IN_FLIGHT: usize = 16;
-const DURATION: Duration = Duration::from_secs(30);
 const DISTURBED_AT: Duration = Duration::from_millis(5_400);
 /// The wait that a refusal causes is over by then, and the search for a continuous refill.
 const RECOVERED_AT: Duration = Duration::from_secs(10);
+
+impl Quota {
+    fn per_second(self) -> f64 {
+        self.number as f64 / self.window.as_secs_f64()
+    }
+
+    fn duration(self) -> Duration {
+        self.window * self.windows
+    }
+}
 
 /// How a simulated server counts.
 #[derive(Clone, Copy, Debug)]
@@ -27,13 +43,15 @@ enum Counting {
     TokenBucket { burst: u64 },
 }
 
-const ALL_COUNTINGS: [Counting; 5] = [
-    Counting::FixedWindow,
-    Counting::SlidingLog,
-    Counting::TokenBucket { burst: QUOTA },
-    Counting::TokenBucket { burst: QUOTA / 5 },
-    Counting::TokenBucket { burst: QUOTA * 2 },
-];
+fn all_countings(quota: Quota) -> [Counting; 5] {
+    [
+        Counting::FixedWindow,
+        Counting::SlidingLog,
+        Counting::TokenBucket { burst: quota.number },
+        Counting::TokenBucket { burst: quota.number / 5 },
+        Counting::TokenBucket { burst: quota.number * 2 },
+    ]
+}
 
 /// What happens once, at `DISTURBED_AT`.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -64,6 +82,7 @@ const ALL_DELAYS: [Delays; 3] = [
 
 /// Its times are rounded up to seconds, as the draft requires.
 struct SimulatedServer {
+    quota: Quota,
     counting: Counting,
     start: Instant,
     /// The calls of all clients that were admitted.
@@ -76,9 +95,10 @@ struct SimulatedServer {
 }
 
 impl SimulatedServer {
-    fn new(counting: Counting, start: Instant) -> SimulatedServer {
+    fn new(quota: Quota, counting: Counting, start: Instant) -> SimulatedServer {
         let tokens = if let Counting::TokenBucket { burst } = counting { burst as f64 } else { 0.0 };
         SimulatedServer {
+            quota,
             counting,
             start,
             admitted: Vec::new(),
@@ -96,11 +116,15 @@ impl SimulatedServer {
     fn available(&mut self, now: Instant) -> u64 {
         match self.counting {
             Counting::FixedWindow => {
-                QUOTA - self.admitted_since(self.start + secs((now - self.start).as_secs()))
+                let window = self.quota.window.as_secs();
+                let elapsed = (now - self.start).as_secs() / window * window;
+                self.quota.number - self.admitted_since(self.start + secs(elapsed))
             }
-            Counting::SlidingLog => QUOTA - self.admitted_since(now - WINDOW + Duration::from_nanos(1)),
+            Counting::SlidingLog => {
+                self.quota.number - self.admitted_since(now - self.quota.window + Duration::from_nanos(1))
+            }
             Counting::TokenBucket { burst } => {
-                let gained = (now - self.refilled_at).as_secs_f64() * QUOTA as f64;
+                let gained = (now - self.refilled_at).as_secs_f64() * self.quota.per_second();
                 self.tokens = (self.tokens + gained).min(burst as f64);
                 self.refilled_at = now;
                 self.tokens as u64
@@ -116,40 +140,67 @@ impl SimulatedServer {
     fn call(&mut self, now: Instant) -> (ResponseKind, ServerLimits) {
         let available = self.available(now);
         if available == 0 {
-            return self.refuse();
+            return self.refuse(now);
         }
         self.admit(now);
         self.own.push(now);
-        let reset =
-            if let Counting::TokenBucket { burst } = self.counting { burst.div_ceil(QUOTA) } else { 1 };
-        (ResponseKind::Served, stated(QUOTA, 1, available - 1, reset))
+        (ResponseKind::Served, self.stated(available - 1, now))
     }
 
-    fn refuse(&mut self) -> (ResponseKind, ServerLimits) {
+    fn refuse(&mut self, now: Instant) -> (ResponseKind, ServerLimits) {
         self.refused += 1;
-        (ResponseKind::Refused, ServerLimits { retry_after: Some(secs(1)), ..stated(QUOTA, 1, 0, 1) })
+        let retry_after = match self.counting {
+            Counting::TokenBucket { .. } => (1.0 / self.quota.per_second()).ceil() as u64,
+            Counting::FixedWindow | Counting::SlidingLog => self.reset(now),
+        };
+        (ResponseKind::Refused, ServerLimits { retry_after: Some(secs(retry_after)), ..self.stated(0, now) })
+    }
+
+    fn stated(&self, remaining: u64, now: Instant) -> ServerLimits {
+        stated(self.quota.number, self.quota.window.as_secs(), remaining, self.reset(now))
+    }
+
+    /// Seconds until the whole quota is available, as Tollgate states them.
+    fn reset(&self, now: Instant) -> u64 {
+        let window = self.quota.window;
+        let reset = match self.counting {
+            Counting::FixedWindow => {
+                window - Duration::from_secs_f64((now - self.start).as_secs_f64() % window.as_secs_f64())
+            }
+            Counting::SlidingLog => window,
+            Counting::TokenBucket { burst } => {
+                Duration::from_secs_f64((burst as f64 - self.tokens) / self.quota.per_second())
+            }
+        };
+        (reset.as_secs_f64().ceil() as u64).max(1)
     }
 
     /// The share of the limit that the client has used between two times that are whole windows.
     fn used(&self, from: Duration, to: Duration) -> f64 {
         let range = self.start + from..self.start + to;
         let calls = self.own.iter().filter(|at| range.contains(at)).count();
-        calls as f64 / (QUOTA as f64 * (to - from).as_secs_f64())
+        calls as f64 / (self.quota.per_second() * (to - from).as_secs_f64())
     }
 }
 
 /// Calls a server as fast as the model allows, with up to 16 calls in flight.
-fn saturate(counting: Counting, delays: Delays, disturbance: Disturbance, seed: u64) -> SimulatedServer {
+fn saturate(
+    quota: Quota,
+    counting: Counting,
+    delays: Delays,
+    disturbance: Disturbance,
+    seed: u64,
+) -> SimulatedServer {
     let mut random = fastrand::Rng::with_seed(seed);
     let start = Instant::now();
-    let mut server = SimulatedServer::new(counting, start);
+    let mut server = SimulatedServer::new(quota, counting, start);
     let mut learned = learned();
     let mut requests: Vec<(Instant, SentCall)> = Vec::new();
     let mut responses: Vec<(Instant, SentCall, ResponseKind, ServerLimits)> = Vec::new();
     let mut awake_at = start;
     let mut pending = Some(disturbance);
     let mut now = start;
-    while now < start + DURATION {
+    while now < start + quota.duration() {
         now += STEP;
         let due = pending.take_if(|_| now >= start + DISTURBED_AT);
         match due {
@@ -165,7 +216,7 @@ fn saturate(counting: Counting, delays: Delays, disturbance: Disturbance, seed: 
             let (at, call) = requests.remove(0);
             let is_refused = due == Some(Disturbance::Refusal) && pending.is_none();
             let (kind, stated) =
-                if is_refused && server.refused == 0 { server.refuse() } else { server.call(at) };
+                if is_refused && server.refused == 0 { server.refuse(at) } else { server.call(at) };
             let latency = Duration::from_micros(random.u64(500..=delays.latency * 1000));
             responses.push((at + latency, call, kind, stated));
         }
@@ -195,28 +246,28 @@ impl Delays {
 
 /// The share of the limit that must be used. A call may have been counted as late as at its response, so in a sliding
 /// window it takes up its place for a round trip longer.
-fn required(counting: Counting, delays: Delays) -> f64 {
+fn required(quota: Quota, counting: Counting, delays: Delays) -> f64 {
     match counting {
         Counting::TokenBucket { .. } | Counting::FixedWindow => 0.95,
-        Counting::SlidingLog => 1.0 / (1.0 + delays.round_trip()),
+        Counting::SlidingLog => 1.0 / (1.0 + delays.round_trip() / quota.window.as_secs_f64()),
     }
 }
 
 /// Checks every algorithm with all delays: the share of the limit used from a time on, and the calls refused in all.
-fn check(disturbance: Disturbance, from: Duration, max_refused: u64) {
+fn check(quota: Quota, disturbance: Disturbance, from: Duration, max_refused: u64) {
     let mut problems = Vec::new();
     for delays in ALL_DELAYS {
-        for counting in ALL_COUNTINGS {
+        for counting in all_countings(quota) {
             for seed in 1..=3 {
-                let server = saturate(counting, delays, disturbance, seed);
-                let used = server.used(from, DURATION);
+                let server = saturate(quota, counting, delays, disturbance, seed);
+                let used = server.used(from, quota.duration());
                 let text = format!(
-                    "{disturbance:?}, {counting:?}, {delays:?}, seed {seed}: {:.1} % used, {} refused",
+                    "{quota:?}, {disturbance:?}, {counting:?}, {delays:?}, seed {seed}: {:.1} % used, {} refused",
                     used * 100.0,
                     server.refused
                 );
                 println!("{text}");
-                if used < required(counting, delays) || server.refused > max_refused {
+                if used < required(quota, counting, delays) || server.refused > max_refused {
                     problems.push(text);
                 }
             }
@@ -227,22 +278,30 @@ fn check(disturbance: Disturbance, from: Duration, max_refused: u64) {
 
 #[test]
 fn learned_limits_are_used_up_and_not_exceeded() {
-    check(Disturbance::None, Duration::ZERO, 5);
+    check(FIFTY_A_SECOND, Disturbance::None, Duration::ZERO, 5);
+}
+
+#[test]
+fn slower_limits_are_used_up_as_well() {
+    for (number, seconds, windows) in [(10, 1, 60), (100, 60, 3)] {
+        let quota = Quota { number, window: secs(seconds), windows };
+        check(quota, Disturbance::None, quota.window, 5);
+    }
 }
 
 #[test]
 fn the_rate_recovers_after_one_refusal() {
-    check(Disturbance::Refusal, RECOVERED_AT, 6);
+    check(FIFTY_A_SECOND, Disturbance::Refusal, RECOVERED_AT, 6);
 }
 
 #[test]
 fn the_rate_recovers_after_another_client_has_used_up_the_limit() {
-    check(Disturbance::OtherClient, RECOVERED_AT, 16);
+    check(FIFTY_A_SECOND, Disturbance::OtherClient, RECOVERED_AT, 16);
 }
 
 #[test]
 fn the_rate_recovers_after_the_client_was_stopped() {
     for length in [100, 400, 2000].map(Duration::from_millis) {
-        check(Disturbance::Stall(length), RECOVERED_AT, 6);
+        check(FIFTY_A_SECOND, Disturbance::Stall(length), RECOVERED_AT, 6);
     }
 }
