@@ -1,4 +1,4 @@
-//! The body of a response: the inner service's, or that of a denial.
+//! The body of a response: the inner service's, that of a denial, or none.
 //!
 //! It holds what is settled at its end: concurrency permits, and charges of gRPC calls, whose status is in the
 //! trailers.
@@ -39,6 +39,13 @@ impl<B> LimitedBody<B> {
     pub(crate) fn denial(text: Bytes) -> LimitedBody<B> {
         let text = Some(text).filter(|text| !text.is_empty());
         LimitedBody { source: BodySource::Denial { text }, open: None }
+    }
+}
+
+/// An empty body, which other layers need for responses of their own.
+impl<B> Default for LimitedBody<B> {
+    fn default() -> Self {
+        LimitedBody::denial(Bytes::new())
     }
 }
 

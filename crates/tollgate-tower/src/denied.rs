@@ -53,6 +53,9 @@ fn denial(
         Protocol::Http => http_response(denial, ticket, head.error_format()),
         Protocol::Grpc => (trailers_only(denial, retry_after, "application/grpc"), false),
         Protocol::GrpcWeb => (trailers_only(denial, retry_after, "application/grpc-web+proto"), false),
+        Protocol::GrpcWebText => {
+            (trailers_only(denial, retry_after, "application/grpc-web-text+proto"), false)
+        }
     };
     if let Some(ticket) = ticket.filter(|_| !has_ticket) {
         let ticket = HeaderValue::from_str(ticket).expect("a ticket is base64");

@@ -108,6 +108,7 @@ impl<'r> IncomingRequest<'r> {
     pub(crate) fn protocol(self) -> Protocol {
         let kind = self.headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
         match kind.strip_prefix(b"application/grpc") {
+            Some(rest) if rest.starts_with(b"-web-text") => Protocol::GrpcWebText,
             Some(rest) if rest.starts_with(b"-web") => Protocol::GrpcWeb,
             Some(b"" | [b'+' | b';', ..]) => Protocol::Grpc,
             _ => Protocol::Http,
@@ -122,6 +123,8 @@ pub(crate) enum Protocol {
     Grpc,
     /// As gRPC, in a browser.
     GrpcWeb,
+    /// In base64.
+    GrpcWebText,
 }
 
 impl Protocol {

@@ -79,3 +79,19 @@ fn a_rule_has_its_own_words_and_a_longest_wait() {
     let app = App::new(rules("rules: [{id: all, limit: 1/m, deny: {message: slow down}}]"));
     assert_eq!(denied(&app, &[]).json()["detail"], "slow down");
 }
+
+#[test]
+fn a_denial_of_grpc_has_the_media_type_of_the_request() {
+    for (sent, expected) in [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("application/grpc-web+proto", "application/grpc-web+proto"),
+        ("application/grpc-web-text", "application/grpc-web-text+proto"),
+        ("application/grpc-web-text+proto", "application/grpc-web-text+proto"),
+    ] {
+        let app = App::new(rules("rules: [{id: all, limit: 0/m}]"));
+        let denied = app.get("/", &[("content-type", sent)]);
+        assert_eq!((denied.status, denied.header("content-type")), (200, Some(expected)));
+        assert_eq!((denied.header("grpc-status"), denied.text().as_str()), (Some("8"), ""));
+    }
+}

@@ -9,5 +9,6 @@ mod file_settings;
 mod grpc;
 mod hold;
 mod identity;
+mod other_servers;
 mod settlement;
 mod shared;
