@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tollgate::internal::engine::EngineCore;
+use tollgate::internal::engine::{DecisionMode, EngineCore};
 use tollgate::internal::hold::HoldQueues;
 use tollgate::internal::http::{FieldSelection, ProxyTrust};
 use tollgate::internal::identity::address::TrustedProxies;
@@ -212,10 +212,12 @@ impl RateLimiter {
     /// Decides with counters in memory.
     #[inline]
     pub(crate) fn check(&self, head: IncomingRequest<'_>) -> (EngineVerdict, Time) {
+        // Before its needs are: they are raised before a policy comes into force.
+        let policy = self.core().borrow_policy();
         let needs = self.needs.load();
         let hit = self.hit(head, &needs);
         let now = self.now();
-        (self.core().check(&hit, now), now)
+        (self.core().decide(&policy, &hit, now, DecisionMode::Check), now)
     }
 
     #[inline]

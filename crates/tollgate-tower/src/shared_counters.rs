@@ -162,8 +162,9 @@ impl StoreCall {
 }
 
 async fn decide(limiter: Arc<RateLimiter>, store: CentralStore, parts: Parts) -> SharedDecision {
-    let needs = limiter.needs.load_full();
+    // Before its needs, as in `RateLimiter::check`.
     let policy = limiter.core().policy();
+    let needs = limiter.needs.load_full();
     let decided = {
         let hit = limiter.hit(IncomingRequest::of_parts(&parts), &needs);
         limiter.core().decide_central(&policy, &hit, limiter.now(), DecisionMode::Check, &store).await

@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -365,6 +366,12 @@ impl EngineCore {
 
     pub fn policy(&self) -> Arc<PolicySnapshot> {
         self.policy.load_full()
+    }
+
+    /// As [`policy`](Self::policy), for a short time and without a shared reference count.
+    #[inline]
+    pub fn borrow_policy(&self) -> impl Deref<Target = Arc<PolicySnapshot>> + '_ {
+        self.policy.load()
     }
 
     pub fn store(&self) -> &MemoryStore {
