@@ -85,6 +85,28 @@ fn zsh_loads_the_completions() {
     assert_eq!(found, "_tollgate\n_tollgate: function\n");
 }
 
+/// Keys are typed in a terminal of its own, because zsh completes nothing outside its line editor.
+#[test]
+fn zsh_completes_commands_and_options() {
+    let complete = r#"zmodload zsh/zpty
+        ( sleep 60; kill $$ ) >/dev/null 2>&1 &
+        watchdog=$!
+        zpty shell zsh -f -i
+        zpty -w shell "PROMPT=; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; source $COMPLETIONS
+            bindkey '^I' complete-word; print READY"
+        zpty -r shell seen $'*READY\r\n*'
+        zpty -w -n shell $'tollgate rules app\t'
+        zpty -r shell seen '*apply*'
+        print "a command"
+        zpty -w -n shell $'\x15tollgate serve --conf\t'
+        zpty -r shell seen '*--config*'
+        print "an option"
+        zpty -d shell
+        kill $watchdog"#;
+    let Some(found) = completed("zsh", complete) else { return };
+    assert_eq!(found, "a command\nan option\n");
+}
+
 #[test]
 fn fish_completes_commands() {
     let Some(found) = completed("fish", "source $COMPLETIONS; complete -C 'tollgate rules app'") else {
