@@ -4,6 +4,8 @@
 //!     bench/tower/run [--quick] [--strict]
 //!
 //! `--strict` fails if Tollgate's layer adds more than a microsecond, or more than tower_governor's.
+//!
+//! `--counted NAME REQUESTS` runs one of them inside the function `measured`, for `bench/tower/instructions`.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -53,7 +55,11 @@ impl Contestant {
             unexpected += usize::from(response.status() != self.expected);
         }
         let nanos = (cpu_nanos() - begun) as f64 / BATCH as f64;
-        assert!(unexpected <= addresses.len(), "{}: {unexpected} of {BATCH} answers are unexpected", self.name);
+        assert!(
+            unexpected <= addresses.len(),
+            "{}: {unexpected} of {BATCH} answers are unexpected",
+            self.name
+        );
         nanos
     }
 
@@ -110,6 +116,14 @@ rules:
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [option, name, requests] = &arguments[..]
+        && option == "--counted"
+    {
+        let mut all = contestants()?;
+        let each = all.iter_mut().find(|each| each.name == name).ok_or("there is no such service")?;
+        count(each, requests.parse()?);
+        return Ok(());
+    }
     let rounds = if arguments.iter().any(|argument| argument == "--quick") { 21 } else { 301 };
     let mut failed = false;
     for (title, count) in [("one client address", 1), ("10,000 client addresses", 10_000)] {
@@ -121,13 +135,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints a table; returns whether the bounds hold.
-fn compare(title: &str, count: usize, rounds: usize) -> Result<bool, Box<dyn Error>> {
-    let addresses: Vec<SocketAddr> =
-        (0..count).map(|n| SocketAddr::from(([10, 1, (n >> 8) as u8, n as u8], 4711))).collect();
+fn contestants() -> Result<Vec<Contestant>, Box<dyn Error>> {
     const DAY: u64 = 86_400_000_000_000;
     let open = "100000000/s";
-    let mut all = vec![
+    Ok(vec![
         Contestant::new("bare", app()),
         Contestant::new("tollgate", tollgate(open, HeaderStyle::None)?),
         Contestant::new("tower_governor", governor(1, u32::MAX)),
@@ -136,7 +147,38 @@ fn compare(title: &str, count: usize, rounds: usize) -> Result<bool, Box<dyn Err
         Contestant::new("tollgate, two of three rules, headers", rules()?),
         Contestant::new("tollgate, denied", tollgate("1/d", HeaderStyle::Ietf)?).denying(),
         Contestant::new("tower_governor, denied", governor_with_headers(DAY, 1)).denying(),
-    ];
+    ])
+}
+
+/// Sends requests of one client. No clock is read: valgrind does not have the one that is used above.
+fn count(each: &mut Contestant, requests: usize) {
+    let address = SocketAddr::from(([10, 1, 0, 1], 4711));
+    let mut service = each.app.as_service::<Body>();
+    let mut status = |request| {
+        let response = pin!(service.call(request)).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(Ok(response)) = response else { panic!("the service answers at once") };
+        response.status()
+    };
+    (0..BATCH).for_each(|_| _ = status(request(address)));
+    let prepared: Vec<Request<Body>> = (0..requests).map(|_| request(address)).collect();
+    measured(|| {
+        for request in prepared {
+            assert_eq!(status(request), each.expected);
+        }
+    });
+}
+
+/// What is counted: the one function of this name.
+#[inline(never)]
+fn measured(send: impl FnOnce()) {
+    send();
+}
+
+/// Prints a table; returns whether the bounds hold.
+fn compare(title: &str, count: usize, rounds: usize) -> Result<bool, Box<dyn Error>> {
+    let addresses: Vec<SocketAddr> =
+        (0..count).map(|n| SocketAddr::from(([10, 1, (n >> 8) as u8, n as u8], 4711))).collect();
+    let mut all = contestants()?;
     for each in &mut all {
         (0..count.max(BATCH)).step_by(BATCH).for_each(|from| _ = each.run(&addresses, from)); // all keys are known
     }
@@ -150,7 +192,9 @@ fn compare(title: &str, count: usize, rounds: usize) -> Result<bool, Box<dyn Err
         }
     }
     let bare = all[0].median();
-    println!("{title}: ns of processor time per request, median of {rounds} rounds; added: more than the bare service");
+    println!(
+        "{title}: ns of processor time per request, median of {rounds} rounds; added: more than the bare service"
+    );
     println!("{:<40} {:>8} {:>8}", "", "ns", "added");
     for each in &all {
         println!("{:<40} {:>8.0} {:>8.0}", each.name, each.median(), each.median() - bare);
