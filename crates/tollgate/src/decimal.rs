@@ -15,29 +15,27 @@ pub(crate) fn push_number(text: &mut String, mut number: u64) {
             break;
         }
     }
-    text.extend(digits[start..].iter().map(|digit| char::from(*digit)));
+    text.push_str(ascii(&digits[start..]));
 }
 
 /// An IPv4 address as text.
 pub(crate) fn ipv4_text(ip: Ipv4Addr) -> String {
-    let [first, rest @ ..] = ip.octets();
-    let mut text = String::with_capacity("255.255.255.255".len());
-    push_octet(&mut text, first);
-    for octet in rest {
-        text.push('.');
-        push_octet(&mut text, octet);
+    let mut text = [b'.'; "255.255.255.255".len()];
+    let mut end = 0;
+    for octet in ip.octets() {
+        end += usize::from(end > 0); // the dot
+        for (divisor, least) in [(100, 100), (10, 10), (1, 0)] {
+            if octet >= least {
+                text[end] = b'0' + octet / divisor % 10;
+                end += 1;
+            }
+        }
     }
-    text
+    ascii(&text[..end]).to_owned()
 }
 
-fn push_octet(text: &mut String, octet: u8) {
-    if octet >= 100 {
-        text.push(char::from(b'0' + octet / 100));
-    }
-    if octet >= 10 {
-        text.push(char::from(b'0' + octet / 10 % 10));
-    }
-    text.push(char::from(b'0' + octet % 10));
+fn ascii(text: &[u8]) -> &str {
+    std::str::from_utf8(text).expect("digits and dots are ASCII")
 }
 
 #[cfg(test)]

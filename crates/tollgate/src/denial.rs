@@ -71,13 +71,14 @@ impl ErrorFormat {
         let mut json = 0;
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
-            let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let name = parts.next().unwrap_or_default();
             let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
             let weight = weight.map_or(1000, thousandths);
-            match name.as_str() {
-                "text/html" | "application/xhtml+xml" => html = html.max(weight),
-                "application/json" | "application/problem+json" | "application/*" => json = json.max(weight),
-                _ => {}
+            let is_one_of = |names: &[&str]| names.iter().any(|one| name.eq_ignore_ascii_case(one));
+            if is_one_of(&["text/html", "application/xhtml+xml"]) {
+                html = html.max(weight);
+            } else if is_one_of(&["application/json", "application/problem+json", "application/*"]) {
+                json = json.max(weight);
             }
         }
         if html > json { ErrorFormat::Html } else { ErrorFormat::Json }
