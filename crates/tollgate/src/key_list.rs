@@ -13,7 +13,7 @@ use crate::rule::IndexEntry;
 
 mod kinds;
 
-pub(crate) use kinds::KeyKinds;
+pub(crate) use kinds::{KeyKinds, TooManyCombinations};
 
 #[derive(Clone)]
 pub(crate) struct KeyList<V> {
@@ -44,15 +44,16 @@ impl<V> KeyList<V> {
         self.number(key).map(|number| &self.entries[number].1)
     }
 
-    /// The entry for a request that `accept` accepts: the longest prefix of its address first.
+    /// The entry for a request that `accept` accepts: the longest prefix of its address first. An error if none is
+    /// found, but there are more combinations of values than are looked up.
     pub(crate) fn find<'h, W: IntoIterator<Item = Cow<'h, str>>>(
         &self,
         ip: Option<IpAddr>,
         values: impl Fn(&Attribute) -> W,
         accept: impl Fn(&V) -> bool,
-    ) -> Option<&(Key, V)> {
+    ) -> Result<Option<&(Key, V)>, TooManyCombinations> {
         if self.is_empty() {
-            return None;
+            return Ok(None);
         }
         self.kinds.find(&self.secret, ip, values, |fingerprint, is| {
             let found =
@@ -134,7 +135,7 @@ mod tests {
             Attribute::Ip => Some(Cow::Owned(ip.to_owned())),
             _ => None,
         };
-        list.find(ip.parse().ok(), value, |_| true).map(|(_, n)| *n)
+        list.find(ip.parse().ok(), value, |_| true).ok().flatten().map(|(_, n)| *n)
     }
 
     #[test]

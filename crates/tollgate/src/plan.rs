@@ -8,12 +8,13 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Admission;
-use crate::ban::{Ban, BanList};
+use crate::ban::{Ban, BanList, BanSource};
 use crate::collections::push_in_place;
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
+use crate::key_list::TooManyCombinations;
 use crate::policy::{AllowSource, PolicySnapshot};
 use crate::rule::{
     EnforcedShare, Limits, MAX_MATCHES, Matches, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode,
@@ -119,12 +120,13 @@ impl PolicySnapshot {
         let value = |attribute: &Attribute| self.values(hit, attribute).single();
         let lists = [(&self.file_allow, AllowSource::File), (&self.allow, AllowSource::Change)];
         lists.into_iter().find_map(|(list, source)| {
-            let (key, ()) = list.find(hit.address(), value, |()| true)?;
+            let (key, ()) = list.find(hit.address(), value, |()| true).ok()??;
             Some((key, source))
         })
     }
 
-    /// The ban in force: of a ban by the file and another one, the more specific for this address.
+    /// The ban in force: of a ban by the file and another one, the more specific for this address. A request with more
+    /// combinations of values than are looked up is denied as if it were banned, because one of them may be.
     pub(crate) fn banned(&self, hit: &Hit<'_>, context: &PlanContext<'_>) -> Option<(Key, Ban)> {
         let values = |attribute: &Attribute| self.all_values(hit, attribute).into_iter().map(abridged);
         let listed = context.bans.check(hit.address(), values, context.now);
@@ -132,8 +134,11 @@ impl PolicySnapshot {
         let precision =
             |(key, ban): &(Key, Ban)| (key.network().map(|network| network.prefix_len()), ban.until);
         match (listed, file) {
-            (Some(listed), Some(file)) if precision(file) > precision(&listed) => Some(file.clone()),
-            (listed, file) => listed.or_else(|| file.cloned()),
+            (Ok(Some(listed)), Ok(Some(file))) if precision(file) > precision(&listed) => Some(file.clone()),
+            (Ok(Some(listed)), _) => Some(listed),
+            (_, Ok(Some(file))) => Some(file.clone()),
+            (Err(unknown), _) | (_, Err(unknown)) => Some(ban_of_unknown(unknown)),
+            (Ok(None), Ok(None)) => None,
         }
     }
 
@@ -297,6 +302,14 @@ impl PolicySnapshot {
             .collect();
         (digest.finish(), charges)
     }
+}
+
+/// Stands for the ban that a request may have. It does not end: the same request would be denied again.
+#[cold]
+fn ban_of_unknown(TooManyCombinations { first }: TooManyCombinations) -> (Key, Ban) {
+    let names: Vec<_> = first.parts().iter().map(|(attribute, _)| attribute.to_string()).collect();
+    let reason = format!("too many values for {}, by which others are banned", names.join("+"));
+    (first, Ban { until: Time::MAX, reason, source: BanSource::Automatic, strikes: 0 })
 }
 
 /// How a rule is applied to a key.

@@ -17,7 +17,8 @@ use crate::identity::{Attribute, Key, normal};
 use crate::key_list::KeyList;
 use crate::plan::check_key_parts;
 use crate::rule::{
-    Matches, OnStoreError, PathCase, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings, parse,
+    MAX_MATCHES, Matches, OnStoreError, PathCase, Rule, RuleInForce, RuleSet, RuleSetError, Rules, Warnings,
+    parse,
 };
 use crate::time::{Time, calendar};
 
@@ -129,7 +130,7 @@ impl PolicySnapshot {
 
     /// Warnings about rules that are valid but probably not intended.
     pub fn warnings(&self) -> Warnings {
-        Warnings::of(self.rules().iter().map(|rule| &***rule))
+        Warnings::of(self.rules().iter().map(|rule| &***rule), &self.settings.identity)
     }
 
     /// Whether both were made from the same list of rules, whatever was added to either.
@@ -193,8 +194,11 @@ impl PolicySnapshot {
     /// Adds the rules for single users to the general ones, where a hit names several users.
     #[cold]
     fn add_matching_users<'p>(&'p self, hit: &Hit<'_>, matches: &mut Matches<'p>) {
-        let AttributeValues::Several(users) = self.values(hit, &Attribute::User) else { return };
-        for user in &users {
+        // Also of more values than are counted: the rules found then deny the request.
+        for user in &self.all_values(hit, &Attribute::User) {
+            if matches.len() > MAX_MATCHES {
+                break;
+            }
             for rule in self.rules.matching(hit.target(), || Some(user)).iter().copied() {
                 if !matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
                     matches.push(rule);

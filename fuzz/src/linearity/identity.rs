@@ -71,6 +71,23 @@ pub(super) const CASES: &[Case] = &[
             decide("json:email", &hit)
         })
     }),
+    case("fields: many values of both attributes of a banned key", 2_000, |size| {
+        work(size, |values| {
+            let hit = (0..*values / 2).fold(Hit::on("GET", "h", "/"), |hit, n| {
+                let hit = hit.field(FieldSource::Json, "email", format!("{n}"));
+                hit.field(FieldSource::Cookie, "sid", format!("{n}"))
+            });
+            decide_banned("json:email:evil+cookie:sid:7", &hit)
+        })
+    }),
+    case("fields: many values of one attribute of a banned key", 2_000, |size| {
+        work(size, |values| {
+            let hit = (0..*values).fold(Hit::on("GET", "h", "/"), |hit, n| {
+                hit.field(FieldSource::Json, "email", format!("{n}"))
+            });
+            decide_banned("json:email:evil+cookie:sid:7", &hit.field(FieldSource::Cookie, "sid", "7"))
+        })
+    }),
     bounded("forwarded: elements", "MAX_HOPS", LARGE, |size| {
         client(ForwardingHeader::Forwarded, fill("for=10.0.0.1, ", size))
     }),
@@ -184,5 +201,12 @@ fn decide(attribute: &str, hit: &Hit<'_>) -> bool {
     );
     let engine = EngineCore::new(PolicySnapshot::from_yaml(&policy).expect("valid rules"));
     Attribute::parse(attribute).expect("an attribute");
+    engine.check(hit, Time::from_secs(1_800_000_000)).allowed
+}
+
+/// Looks a hit up in a list of bans with one key.
+fn decide_banned(key: &str, hit: &Hit<'_>) -> bool {
+    let policy = format!("rules: [{{ id: a, key: ip, limit: 5/m }}]\nbans: [{{ key: '{key}' }}]");
+    let engine = EngineCore::new(PolicySnapshot::from_yaml(&policy).expect("valid rules"));
     engine.check(hit, Time::from_secs(1_800_000_000)).allowed
 }

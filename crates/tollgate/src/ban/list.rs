@@ -19,7 +19,7 @@ use crate::ban::{Ban, BanConditions, FleetBanSet, PendingBanQueue, Strikes, Viol
 use crate::changes::ChangedKeys;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::identity::{Attribute, Key};
-use crate::key_list::KeyKinds;
+use crate::key_list::{KeyKinds, TooManyCombinations};
 use crate::sync::{Mutex, begin_section, lock};
 use crate::time::Time;
 
@@ -111,16 +111,17 @@ impl BanList {
         self.len.load(Ordering::Acquire) == 0
     }
 
-    /// The ban in force for a request.
+    /// The ban in force for a request. An error if none is found, but there are more combinations of values than are
+    /// looked up.
     #[inline]
     pub(crate) fn check<'h, V: IntoIterator<Item = Cow<'h, str>>>(
         &self,
         ip: Option<IpAddr>,
         values: impl Fn(&Attribute) -> V,
         now: Time,
-    ) -> Option<(Key, Ban)> {
+    ) -> Result<Option<(Key, Ban)>, TooManyCombinations> {
         if self.is_empty() {
-            return None;
+            return Ok(None);
         }
         let front = self.read_view.load();
         front.kinds.find(&self.secret, ip, values, |fingerprint, is| {

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use crate::engine::{DecisionContext, EngineCore};
+use crate::hit::MAX_VALUES;
 use crate::identity::{Key, abridged};
 use crate::plan::Plan;
 use crate::rule::{BanPolicy, Rule};
@@ -77,17 +80,33 @@ impl EngineCore {
     /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
     fn record_violations(&self, context: &DecisionContext<'_, '_>, rule: &Rule, ban: &BanPolicy) -> bool {
         let DecisionContext { policy, hit, now, .. } = *context;
+        let columns: SmallVec<[_; 2]> = ban.key.iter().map(|name| policy.all_values(hit, name)).collect();
+        let product = columns.iter().fold(1_usize, |product, column| product.saturating_mul(column.len()));
+        let mut keys: SmallVec<[Key; 1]> = SmallVec::new();
+        for number in violation_numbers(product) {
+            let mut rest = number;
+            let values = columns.iter().map(|column| {
+                let value = abridged(column[rest % column.len()].clone()).into_owned();
+                rest /= column.len();
+                value
+            });
+            match Key::new(ban.key.iter().cloned().zip(values).collect()) {
+                Ok(key) if !keys.contains(&key) => keys.push(key),
+                _ => {}
+            }
+        }
         let mut banned = false;
-        for values in policy.combinations(hit, &ban.key).unwrap_or_default() {
-            if values.iter().any(|value| value.is_empty()) {
-                continue;
-            }
-            let values = values.into_iter().map(|value| abridged(value).into_owned());
-            let parts = ban.key.iter().cloned().zip(values).collect();
-            if let Ok(key) = Key::new(parts) {
-                banned |= self.bans.record_violation(&key, &rule.id, ban.into(), now);
-            }
+        for key in &keys {
+            banned |= self.bans.record_violation(key, &rule.id, ban.into(), now);
         }
         banned
     }
+}
+
+/// The combinations that a violation is recorded for: all, or the first and the last ones if there are more than
+/// [`MAX_VALUES`]. Servers use the first or the last of several values, so decoys between them do not help a client.
+fn violation_numbers(product: usize) -> impl Iterator<Item = usize> {
+    let first = product.min(MAX_VALUES);
+    let split = if product > MAX_VALUES { MAX_VALUES / 2 } else { first };
+    (0..split).chain(product - (first - split)..product)
 }

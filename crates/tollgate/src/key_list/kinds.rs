@@ -12,9 +12,15 @@ use smallvec::SmallVec;
 use crate::fingerprint::{Digest, Fingerprint, Secret, ShortPart};
 use crate::identity::{Attribute, Key};
 
-/// Maximum number of combinations that are looked up for a request with several values for the attributes of a key. A
-/// single attribute has fewer values in any request that a listener accepts.
-const MAX_COMBINATIONS: usize = 1 << 16;
+/// Combinations that are looked up for a request with several values for the attributes of a key, if it has no more
+/// values than that; otherwise as many as it has values. So a lookup is linear in the request.
+const MAX_COMBINATIONS: usize = 64;
+
+/// A request has more combinations of values for the attributes of a kind than are looked up.
+pub(crate) struct TooManyCombinations {
+    /// One of them: the first value of each attribute.
+    pub(crate) first: Key,
+}
 
 #[derive(Clone, Default)]
 pub(crate) struct KeyKinds {
@@ -102,7 +108,8 @@ impl KeyKinds {
     }
 
     /// Calls back for each key that a list may have for a request, with its fingerprint and a test of the entry found:
-    /// the longest prefix of the address first, then the combinations.
+    /// the longest prefix of the address first, then the combinations. An error if nothing is found, but some
+    /// combinations were not looked up.
     #[inline]
     pub(crate) fn find<'h, V: IntoIterator<Item = Cow<'h, str>>, R>(
         &self,
@@ -110,23 +117,26 @@ impl KeyKinds {
         ip: Option<IpAddr>,
         values: impl Fn(&Attribute) -> V,
         mut look: impl FnMut(Fingerprint, &dyn Fn(&Key) -> bool) -> Option<R>,
-    ) -> Option<R> {
+    ) -> Result<Option<R>, TooManyCombinations> {
         for (prefix, _) in &self.networks {
             let Some(network) = ip.and_then(|ip| prefix.network(ip)) else { continue };
             let fingerprint = network_fingerprint(secret, &network);
             let found = look(fingerprint, &|key| key.network() == Some(network));
             if found.is_some() {
-                return found;
+                return Ok(found);
             }
         }
-        self.combinations.iter().find_map(|shape| {
-            let mut columns: SmallVec<[SmallVec<[Cow<'h, str>; 1]>; 2]> = SmallVec::new();
+        let mut too_many = None;
+        for shape in &self.combinations {
+            let mut columns: Columns<'h> = SmallVec::new();
             for attribute in &shape.attributes {
                 columns.push(values(attribute).into_iter().collect());
             }
-            let product =
-                columns.iter().fold(1_usize, |product, column| product.saturating_mul(column.len()));
-            (0..product.min(MAX_COMBINATIONS)).find_map(|number| {
+            let Some(product) = bounded_product(&columns) else {
+                too_many.get_or_insert_with(|| TooManyCombinations { first: shape.first_key(&columns) });
+                continue;
+            };
+            let found = (0..product).find_map(|number| {
                 let mut rest = number;
                 let chosen: SmallVec<[&str; 2]> = columns
                     .iter()
@@ -141,9 +151,24 @@ impl KeyKinds {
                 look(digest.finish(), &|key| {
                     shape.matches(key) && key.parts().iter().map(|(_, value)| value).eq(&chosen)
                 })
-            })
-        })
+            });
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        too_many.map_or(Ok(None), Err)
     }
+}
+
+/// The values of a request for each attribute of a key.
+type Columns<'h> = SmallVec<[SmallVec<[Cow<'h, str>; 1]>; 2]>;
+
+/// The number of combinations of the values; `None` if it is over the bound.
+#[inline]
+fn bounded_product(columns: &Columns<'_>) -> Option<usize> {
+    let product = columns.iter().fold(1_usize, |product, column| product.saturating_mul(column.len()));
+    let values = || columns.iter().map(|column| column.len()).sum::<usize>();
+    (product <= MAX_COMBINATIONS || product <= values()).then_some(product)
 }
 
 impl PrefixKind {
@@ -160,6 +185,13 @@ impl PrefixKind {
 }
 
 impl Combination {
+    #[cold]
+    fn first_key(&self, columns: &Columns<'_>) -> Key {
+        let firsts = columns.iter().map(|column| column.first().map(|value| value.to_string()));
+        let firsts = firsts.map(Option::unwrap_or_default);
+        Key::new(self.attributes.iter().cloned().zip(firsts).collect()).unwrap_or_default()
+    }
+
     fn matches(&self, key: &Key) -> bool {
         attributes(key).eq(&self.attributes)
     }

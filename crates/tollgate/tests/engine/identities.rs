@@ -227,6 +227,78 @@ fn the_limit_of_one_user_holds_beside_a_decoy() {
     assert!(allowed("a") && !allowed("b"));
 }
 
+/// With nine values the rules for single users were not found.
+#[test]
+fn the_limit_of_one_user_holds_beside_many_decoys() {
+    let yaml = "rules: [{id: one, uid: '42', url: /x, time: hour, requests: 1}]";
+    let identity = vec![(Attribute::User, Attribute::parse("header:x-key").expect("valid"))];
+    let engine = with_settings(yaml, Settings { identity, ..Settings::default() });
+    let decoys: Vec<String> = (0..20).map(|n| format!("decoy{n}")).collect();
+    let mut values: Vec<&str> = decoys.iter().map(String::as_str).collect();
+    let reason = |values: &[&str]| {
+        let fields = values.iter().map(|value| (*value).to_owned());
+        let hit = fields
+            .fold(Hit::on("GET", "h", "/x"), |hit, value| hit.field(FieldSource::Header, "x-key", value));
+        engine.check(&hit, NOW).reason
+    };
+    assert_eq!(reason(&values), Reason::NoRule);
+    values.push("42");
+    assert_eq!(reason(&values), Reason::Limit, "which of them is the user is unknown");
+    assert_eq!(reason(&["42"]), Reason::Ok, "and nothing was charged");
+}
+
+/// A request of 3 KB with 256 values for each of two attributes cost 65,536 lookups, and beyond those a ban was missed.
+#[test]
+fn a_request_with_too_many_combinations_is_denied_where_one_of_them_may_be_banned() {
+    let engine = engine("rules: []\nbans: [{key: 'header:x-key:evil+cookie:sid:7'}]");
+    let hit = |keys: usize, sids: usize| {
+        let keys = (1..keys).map(|n| n.to_string()).chain(["evil".to_owned()]);
+        let hit =
+            keys.fold(Hit::on("GET", "h", "/"), |hit, value| hit.field(FieldSource::Header, "x-key", value));
+        (0..sids).fold(hit, |hit, n| hit.field(FieldSource::Cookie, "sid", n.to_string()))
+    };
+    let reason = |keys, sids| engine.check(&hit(keys, sids), NOW).reason;
+    assert_eq!((reason(8, 7), reason(8, 8)), (Reason::NoRule, Reason::Ban), "each combination is looked up");
+    assert_eq!((reason(9, 7), reason(9, 8)), (Reason::NoRule, Reason::Ban));
+    assert_eq!(
+        (reason(200, 1), reason(1, 200)),
+        (Reason::NoRule, Reason::Ban),
+        "as many as there are values"
+    );
+    assert_eq!((reason(9, 9), reason(256, 256)), (Reason::Ban, Reason::Ban), "too many to look up");
+    let verdict = engine.check(&hit(256, 256), NOW);
+    assert_eq!(
+        verdict.message().as_deref(),
+        Some(
+            "Banned until further notice: too many values for cookie:sid+header:x-key, by which others are banned"
+        )
+    );
+    engine.ban(key("user:x"), by_hand(NOW + HOUR), NOW);
+    assert_eq!(engine.check(&hit(256, 256).user("x"), NOW).retry_after, Some(HOUR), "a known ban is shown");
+    let free = EngineCore::new(policy("rules: []\nbans: [{key: 'header:x-key:evil'}]"));
+    assert_eq!(free.check(&hit(1, 256), NOW).reason, Reason::Ban);
+    let free = EngineCore::new(policy("rules: []\nbans: [{key: 'header:y:evil+cookie:sid:7'}]"));
+    assert_eq!(free.check(&hit(256, 256), NOW).reason, Reason::NoRule, "a part of the key is missing");
+}
+
+/// With nine values of the ban key no violation was recorded at all.
+#[test]
+fn nine_values_do_not_evade_a_ban() {
+    for (before, after) in [(0, 20), (20, 0), (3, 5)] {
+        let yaml = "rules: [{id: r, key: ip, limit: 0/h, ban: {key: ['header:x-key'], after: 3, within: 1h, for: 1h}}]";
+        let engine = engine(yaml);
+        let hit = |request: usize| {
+            let decoy = |n: usize| format!("decoy{request}-{n}");
+            let values = (0..before).map(decoy).chain(["42".to_owned()]).chain((100..100 + after).map(decoy));
+            values.fold(super::from("192.0.2.1"), |hit, value| hit.field(FieldSource::Header, "x-key", value))
+        };
+        (0..3).for_each(|request| assert_eq!(engine.check(&hit(request), NOW).reason, Reason::Limit));
+        let banned = engine.bans(NOW);
+        assert_eq!(banned.iter().map(|(key, _)| key.to_string()).collect::<Vec<_>>(), ["header:x-key:42"]);
+        assert_eq!(engine.check(&hit(3), NOW).reason, Reason::Ban, "among new decoys, too");
+    }
+}
+
 #[test]
 fn the_policy_header_names_a_limit_once() {
     let verdict = keys("").check(&with_keys(&["a", "b"]), NOW);
