@@ -71,7 +71,7 @@ impl InputFile {
         let start = || (0, Warnings::default());
         let read = for_each_rule(self.text(), start, |(count, warnings), read| {
             *count += 1;
-            warnings.check(&read.rule);
+            warnings.check(&read.rule, &[]); // the sources of identities are in the configuration of the nodes
         });
         read.map_err(|problems| problems.in_file(&self.name))
     }

@@ -105,7 +105,7 @@ impl<'a> PolicyUpdate<'a> {
             return Err(why);
         }
         self.gate.extend_field_selection(&FieldSelection::of_rule(&rule));
-        self.warnings.check(&rule);
+        self.warnings.check(&rule, &self.draft.policy().settings().identity);
         self.change(policy::PolicyChange::Put(rule))
     }
 

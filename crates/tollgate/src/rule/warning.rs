@@ -22,15 +22,19 @@ pub struct Warnings {
 impl Warnings {
     pub const MAX: usize = 20;
 
-    pub fn of<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> Warnings {
+    /// `identity` names the attributes that identities are read from, as in the settings.
+    pub fn of<'r>(
+        rules: impl IntoIterator<Item = &'r Rule>,
+        identity: &[(Attribute, Attribute)],
+    ) -> Warnings {
         let mut warnings = Warnings::default();
-        rules.into_iter().for_each(|rule| warnings.check(rule));
+        rules.into_iter().for_each(|rule| warnings.check(rule, identity));
         warnings
     }
 
     /// Adds the warnings about a rule.
-    pub fn check(&mut self, rule: &Rule) {
-        for warning in [hold_warning(rule), ban_warning(rule)].into_iter().flatten() {
+    pub fn check(&mut self, rule: &Rule, identity: &[(Attribute, Attribute)]) {
+        for warning in [hold_warning(rule), ban_warning(rule, identity)].into_iter().flatten() {
             if self.texts.len() < Self::MAX {
                 self.texts.push(format!("rule {}: {warning}", rule.id));
             } else {
@@ -79,9 +83,27 @@ fn hold_warning(rule: &Rule) -> Option<String> {
 }
 
 /// Whether a client can get another client banned: by sending requests with that client's key.
-fn ban_warning(rule: &Rule) -> Option<String> {
+fn ban_warning(rule: &Rule, identity: &[(Attribute, Attribute)]) -> Option<String> {
     let ban = rule.ban.as_ref().filter(|_| rule.mode != RuleMode::Off)?;
     let is_chosen = |attribute: &Attribute| match attribute {
+        Attribute::ApiKey => false, // a secret, wherever it is
+        _ => {
+            let source = identity.iter().find(|(name, _)| name == attribute).map(|(_, source)| source);
+            is_chosen_by_client(source.unwrap_or(attribute))
+        }
+    };
+    if !ban.key.iter().all(is_chosen) {
+        return None;
+    }
+    let key: Vec<_> = ban.key.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "its ban is keyed by {}, which a client chooses freely and can forge to have others banned: use key: [ip] in ban, or add ip to it",
+        key.join("+")
+    ))
+}
+
+fn is_chosen_by_client(attribute: &Attribute) -> bool {
+    match attribute {
         Attribute::Ip | Attribute::User | Attribute::ApiKey => false,
         Attribute::Field(FieldSource::Jwt | FieldSource::Attr, _) => false,
         Attribute::Email | Attribute::Mac | Attribute::Path | Attribute::Method | Attribute::Host => true,
@@ -93,15 +115,7 @@ fn ban_warning(rule: &Rule) -> Option<String> {
             | FieldSource::Form,
             _,
         ) => true,
-    };
-    if !ban.key.iter().all(is_chosen) {
-        return None;
     }
-    let key: Vec<_> = ban.key.iter().map(ToString::to_string).collect();
-    Some(format!(
-        "its ban is keyed by {}, which a client chooses freely and can forge to have others banned: use key: [ip] in ban, or add ip to it",
-        key.join("+")
-    ))
 }
 
 /// How long `tokens` take to leak, in whole seconds, rounded up.
@@ -118,8 +132,12 @@ mod tests {
     use crate::policy::PolicySnapshot;
 
     fn lines(rules: &str) -> Vec<String> {
+        lines_with(rules, &[])
+    }
+
+    fn lines_with(rules: &str, identity: &[(Attribute, Attribute)]) -> Vec<String> {
         let policy = PolicySnapshot::from_yaml(&format!("rules: [{rules}]")).expect("valid rules");
-        Warnings::of(policy.rules().iter().map(|rule| &***rule)).into_lines()
+        Warnings::of(policy.rules().iter().map(|rule| &***rule), identity).into_lines()
     }
 
     fn leaky(options: &str) -> Vec<String> {
@@ -141,6 +159,23 @@ mod tests {
         for key in ["ip", "[ip, email]", "user", "jwt:sub", "api_key"] {
             assert_eq!(ban(key), [""; 0], "{key}");
         }
+    }
+
+    /// A regression: `user` was taken for safe although `identity` reads it from a header.
+    #[test]
+    fn a_ban_key_is_judged_by_where_the_identity_is_read() {
+        let warned = |key: &str, source: &str| {
+            let named = |name: &str| Attribute::parse(name).expect("an attribute");
+            let rule = format!(
+                "{{ id: b, key: ip, limit: 5/m, ban: {{ key: {key}, after: 3, within: 10m, for: 1h }} }}"
+            );
+            !lines_with(&rule, &[(named(key), named(source))]).is_empty()
+        };
+        for source in ["header:x-user", "cookie:user", "query:u", "json:user", "form:user"] {
+            assert!(warned("user", source), "{source}");
+        }
+        assert!(!warned("user", "jwt:sub") && !warned("email", "jwt:email"));
+        assert!(!warned("api_key", "header:x-api-key"), "the key of another client is a secret");
     }
 
     #[test]
