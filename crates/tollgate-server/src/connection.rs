@@ -29,7 +29,7 @@ mod acceptor;
 mod delegate_write;
 mod listener;
 mod open_connections;
-mod per_address;
+pub mod per_address;
 mod proxy_header;
 mod read_watch;
 mod resumed_stream;

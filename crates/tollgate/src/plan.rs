@@ -8,13 +8,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::Admission;
-use crate::ban::{Ban, BanList, BanSource};
+use crate::ban::{Ban, BanList};
 use crate::collections::push_in_place;
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
 use crate::identity::{Attribute, Key, abridged};
-use crate::key_list::TooManyCombinations;
 use crate::policy::{AllowSource, PolicySnapshot};
 use crate::rule::{
     EnforcedShare, Limits, MAX_MATCHES, Matches, MissingKey, Rule, RuleInForce, RuleLimit, RuleMode,
@@ -137,7 +136,7 @@ impl PolicySnapshot {
             (Ok(Some(listed)), Ok(Some(file))) if precision(file) > precision(&listed) => Some(file.clone()),
             (Ok(Some(listed)), _) => Some(listed),
             (_, Ok(Some(file))) => Some(file.clone()),
-            (Err(unknown), _) | (_, Err(unknown)) => Some(ban_of_unknown(unknown)),
+            (Err(unknown), _) | (_, Err(unknown)) => Some(ambiguous::possible_ban(unknown)),
             (Ok(None), Ok(None)) => None,
         }
     }
@@ -302,14 +301,6 @@ impl PolicySnapshot {
             .collect();
         (digest.finish(), charges)
     }
-}
-
-/// Stands for the ban that a request may have. It does not end: the same request would be denied again.
-#[cold]
-fn ban_of_unknown(TooManyCombinations { first }: TooManyCombinations) -> (Key, Ban) {
-    let names: Vec<_> = first.parts().iter().map(|(attribute, _)| attribute.to_string()).collect();
-    let reason = format!("too many values for {}, by which others are banned", names.join("+"));
-    (first, Ban { until: Time::MAX, reason, source: BanSource::Automatic, strikes: 0 })
 }
 
 /// How a rule is applied to a key.

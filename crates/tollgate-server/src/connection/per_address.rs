@@ -61,7 +61,8 @@ impl AddressLimiter {
     }
 }
 
-fn network(ip: IpAddr) -> IpAddr {
+/// The address that a client is counted by.
+pub fn network(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,
         IpAddr::V6(ip) => {

@@ -3,16 +3,27 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::ban::{Ban, BanSource};
 use crate::fingerprint::Fingerprint;
 use crate::hit::{AttributeValues, Hit, MAX_VALUES};
-use crate::identity::Attribute;
+use crate::identity::{Attribute, Key};
+use crate::key_list::TooManyCombinations;
 use crate::plan::{KeyValues, Plan, PlanContext, PlannedKey, key_digest, mode};
 use crate::policy::PolicySnapshot;
 use crate::rule::{AmbiguousKey, MissingKey, RuleInForce};
+use crate::time::Time;
 use crate::verdict::{KeyDenial, LimitVerdict};
 
 /// There are more combinations of values than [`MAX_VALUES`].
 pub(crate) struct TooManyValues;
+
+/// The ban of a request that has more combinations of values than are looked up, because one of them may be banned. It does not end: the same request would be denied again.
+#[cold]
+pub(super) fn possible_ban(TooManyCombinations { first }: TooManyCombinations) -> (Key, Ban) {
+    let names: Vec<_> = first.parts().iter().map(|(attribute, _)| attribute.to_string()).collect();
+    let reason = format!("too many values for {}, by which others are banned", names.join("+"));
+    (first, Ban { until: Time::MAX, reason, source: BanSource::Automatic, strikes: 0 })
+}
 
 impl PolicySnapshot {
     /// Plans a rule for a request with several values for its key: the rule denies it, or each combination is charged.

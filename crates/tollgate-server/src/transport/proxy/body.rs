@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::transport::proxy::accept::sanitize::TrailerFilter;
 use crate::transport::proxy::upstream::plain_body::UpstreamBody;
 use crate::transport::proxy::upstream::server::InFlightGuard;
-use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
+use crate::transport::proxy::wait::budget::{Budget, BudgetReservation, OverBudget};
 
 /// How long an upstream's 100 is awaited before the body is sent without it (RFC 9110, 10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -168,10 +169,16 @@ impl Upload {
         is_whole.then_some(&self.prefix[..])
     }
 
-    /// Reserves memory for the bytes that were read ahead, until they are sent; `false` if the budget has too little left.
-    pub fn reserve_prefix(&mut self, budget: &Arc<Budget>) -> bool {
+    /// Reserves memory of a client's share for the bytes that were read ahead, until they are sent.
+    pub fn reserve_prefix(&mut self, budget: &Arc<Budget>, client: Option<IpAddr>) -> Result<(), OverBudget> {
         let bytes = self.prefix.len();
-        self.reservation.get_or_insert_with(|| BudgetReservation::of(budget)).grow_to(bytes)
+        self.reservation.get_or_insert_with(|| BudgetReservation::of(budget, client)).grow_to(bytes)
+    }
+
+    /// It is sent over HTTP/2, where a gRPC call may be silent for long.
+    pub fn lift_min_rate_of_calls(&mut self) {
+        let limits = &mut self.stall_timer.limits;
+        limits.min_rate = limits.min_rate.filter(|_| !limits.is_grpc);
     }
 
     /// Takes the bytes that were read ahead.
@@ -333,11 +340,14 @@ pub struct StallLimits {
     pub idle: Duration,
     /// Minimum average rate over [`RATE_WINDOW`] in bytes per second; `None` for any rate.
     pub min_rate: Option<u32>,
+    /// A gRPC call: without a minimum rate once it is sent over HTTP/2. Until then it is a body like any other, because any
+    /// client can call its body so.
+    pub is_grpc: bool,
 }
 
 impl StallLimits {
     const fn idle_only(idle: Duration) -> StallLimits {
-        StallLimits { idle, min_rate: None }
+        StallLimits { idle, min_rate: None, is_grpc: false }
     }
 }
 
@@ -418,78 +428,4 @@ impl RateWindow {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use http_body_util::BodyExt;
-    use hyper::server::conn::http1;
-    use hyper::service::service_fn;
-    use hyper::{Request, Response, StatusCode};
-    use hyper_util::rt::TokioIo;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
-    use tokio::time::sleep;
-
-    use super::*;
-
-    const IDLE: Duration = Duration::from_secs(60);
-    const MIN_RATE: u32 = 240;
-
-    /// Sends `count` chunks of `size` bytes, one every ten seconds, to a receiver that pauses after each. Returns
-    /// whether all were received, and the duration.
-    async fn send(count: usize, size: usize, min_rate: Option<u32>, pause: Duration) -> (bool, Duration) {
-        let (mut client, server) = duplex(1 << 20);
-        let service = service_fn(move |request: Request<Incoming>| async move {
-            let body = RequestBody::Streamed(request.into_body());
-            let mut upload = Upload::new(body, StallLimits { idle: IDLE, min_rate });
-            let mut response = Response::new(Full::<Bytes>::default());
-            while let Some(frame) = upload.frame().await {
-                if frame.is_err() {
-                    *response.status_mut() = StatusCode::REQUEST_TIMEOUT;
-                    break;
-                }
-                sleep(pause).await;
-            }
-            Ok::<_, Infallible>(response)
-        });
-        let served = tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(server), service));
-        let start = Instant::now();
-        client.write_all(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
-        let chunk = format!("{size:x}\r\n{}\r\n", "x".repeat(size));
-        let (mut reading, mut writing) = tokio::io::split(client);
-        let sending = tokio::spawn(async move {
-            for _ in 0..count {
-                sleep(Duration::from_secs(10)).await;
-                writing.write_all(chunk.as_bytes()).await.ok();
-            }
-            writing.write_all(b"0\r\n\r\n").await.ok();
-            writing
-        });
-        let mut status = [0; 12];
-        reading.read_exact(&mut status).await.unwrap();
-        let took = start.elapsed();
-        sending.abort();
-        served.abort();
-        (&status == b"HTTP/1.1 200", took)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_trickles_is_cut_off_after_the_window() {
-        let (whole, took) = send(100, 1, Some(MIN_RATE), Duration::ZERO).await;
-        assert!(!whole && took >= RATE_WINDOW && took < RATE_WINDOW * 2, "{took:?}");
-        let (whole, took) = send(100, 2_000, Some(MIN_RATE), Duration::ZERO).await;
-        assert!(!whole && took < RATE_WINDOW * 2, "{took:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_at_the_lowest_rate_is_taken_whole() {
-        let (whole, took) = send(30, 3_600, Some(MIN_RATE), Duration::ZERO).await;
-        assert!(whole && took >= RATE_WINDOW * 10, "{took:?}");
-        assert!(send(30, 1, None, Duration::ZERO).await.0, "without a rate only silence counts");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_receiver_that_is_slow_does_not_make_a_body_slow() {
-        let (whole, took) = send(10, 10, Some(MIN_RATE), Duration::from_secs(100)).await;
-        assert!(whole && took >= Duration::from_secs(1_000), "{took:?}");
-    }
-}
+mod tests;

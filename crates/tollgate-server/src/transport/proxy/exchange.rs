@@ -231,9 +231,10 @@ impl ConnectionContext {
         ready: impl Future<Output = T>,
     ) -> Result<T, ExchangeError> {
         tokio::pin!(ready);
-        let mut reservation = BudgetReservation::of(&self.proxy.read_ahead);
+        let client = self.budget_client(&request.parts.headers, &request.route);
+        let mut reservation = BudgetReservation::of(&self.proxy.read_ahead, client);
         let mut may_read_ahead =
-            !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES);
+            !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES).is_ok();
         loop {
             tokio::select! {
                 ready = ready.as_mut() => return Ok(ready),
@@ -334,9 +335,10 @@ impl ConnectionContext {
         verdict: &EngineVerdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let ProxiedRequest { mut parts, host, upload, snapshot, .. } = request;
+        let ProxiedRequest { mut parts, host, upload, snapshot, route, .. } = request;
         hop_by_hop::remove_from_request(&mut parts.headers);
-        let denied = DeniedRequest { parts: &parts, host: &host, sender, verdict, decided_at };
+        let budget_client = self.budget_client(&parts.headers, &route);
+        let denied = DeniedRequest { parts: &parts, host: &host, sender, budget_client, verdict, decided_at };
         let queued = queue.enqueue(&self.proxy.gate, &snapshot, denied, upload).await;
         let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;
         self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
@@ -424,14 +426,14 @@ impl ConnectionContext {
     }
 }
 
-/// The stall limits of a request body. A gRPC call may be silent for long, so it has no minimum rate.
+/// The stall limits of a request body.
 fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
     let is_grpc = parts.version == Version::HTTP_2
         && parts
             .headers
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    StallLimits { idle: config.timeouts.idle, min_rate: config.min_body_rate.filter(|_| !is_grpc) }
+    StallLimits { idle: config.timeouts.idle, min_rate: config.min_body_rate, is_grpc }
 }
 
 /// Why a request is not served.
@@ -481,21 +483,19 @@ mod tests {
 
     /// A regression: a body of which a byte came every ten seconds lived on.
     #[test]
-    fn every_body_has_a_minimum_rate_except_that_of_a_grpc_call() {
-        let mut config = ProxyConfig::with_defaults(Vec::new());
-        let limits = |config: &ProxyConfig, version: Version, content_type: &'static str| {
+    fn every_body_has_a_minimum_rate_and_a_grpc_call_is_known() {
+        let config = ProxyConfig::with_defaults(Vec::new());
+        let limits = |version: Version, content_type: &'static str| {
             let request = Request::builder().version(version).header(CONTENT_TYPE, content_type).body(());
-            stall_limits(&request.expect("a valid request").into_parts().0, config)
+            stall_limits(&request.expect("a valid request").into_parts().0, &config)
         };
         let [http1, http2, grpc] = [
             (Version::HTTP_11, "application/grpc"), // only HTTP/2 carries gRPC
             (Version::HTTP_2, "application/json"),
             (Version::HTTP_2, "application/grpc+proto"),
         ]
-        .map(|(version, content_type)| limits(&config, version, content_type));
-        assert_eq!([http1.min_rate, http2.min_rate, grpc.min_rate], [Some(240), Some(240), None]);
-        assert_eq!([http1, http2, grpc].map(|limits| limits.idle), [config.timeouts.idle; 3]);
-        config.min_body_rate = None;
-        assert_eq!(limits(&config, Version::HTTP_2, "application/json").min_rate, None);
+        .map(|(version, content_type)| limits(version, content_type));
+        assert_eq!([http1.is_grpc, http2.is_grpc, grpc.is_grpc], [false, false, true]);
+        assert_eq!([http1, http2, grpc].map(|limits| limits.min_rate), [Some(240); 3]);
     }
 }

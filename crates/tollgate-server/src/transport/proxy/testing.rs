@@ -29,7 +29,8 @@ use crate::transport::proxy::accept::hop_by_hop;
 use crate::transport::proxy::accept::sanitize::{RequestOrigin, sanitize_headers};
 use crate::transport::proxy::decide::content_type::FormEncoding;
 use crate::transport::proxy::decide::identify::BodyPrefix;
-pub use crate::transport::proxy::decide::json::{Completeness, fields as json_fields};
+use crate::transport::proxy::decide::json;
+pub use crate::transport::proxy::decide::json::Completeness;
 use crate::transport::proxy::exchange::ConnectionContext;
 use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
@@ -44,12 +45,17 @@ pub fn heads(bytes: &[u8], piece: usize) -> Vec<BodyLength> {
     heads
 }
 
+/// The values of a JSON field in the prefix of a body.
+pub fn json_fields(body: &[u8], path: &str, end: Completeness) -> Vec<String> {
+    json::find(body, path, end).values
+}
+
 /// The values of a form's field in the prefix of a body.
 pub fn form_fields(content_type: &str, body: &[u8], name: &str, end: Completeness) -> Vec<String> {
     let line = HeaderValue::from_str(content_type).ok().map(|line| (CONTENT_TYPE, line));
     // An ambiguous content type is rejected, so such a form has no fields.
     let Ok(encoding) = FormEncoding::of(&line.into_iter().collect()) else { return Vec::new() };
-    BodyPrefix { bytes: body, end, encoding }.values(FieldSource::Form, name)
+    BodyPrefix { bytes: body, end, encoding }.values(FieldSource::Form, name).values
 }
 
 /// The forwarding headers that an upstream gets, from a trusted peer and from one that is not.

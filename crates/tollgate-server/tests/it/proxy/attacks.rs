@@ -60,6 +60,38 @@ fn bodies_in_one_byte_chunks_are_read_for_their_fields_and_queued() {
     }
 }
 
+/// Bodies that are read for a field and never end: one client took the memory for all of them, and all others got 503.
+#[test]
+fn one_client_does_not_take_the_memory_for_all_bodies() {
+    let api = silent_api();
+    let rules = "trusted_proxies: ['127.0.0.1']\nrules: [{ id: r, key: 'json:email', limit: 1000000/h }]";
+    let server = in_front_of(&api, rules);
+    let pad = "x".repeat(60 << 10);
+    let unfinished = |client: &str| {
+        let mut connection = Client::to(server.proxy);
+        let head = format!(
+            "POST / HTTP/1.1\r\nhost: x\r\nx-forwarded-for: {client}\r\ncontent-length: 100000\r\n\r\n"
+        );
+        connection.write(head.as_bytes());
+        connection.write(format!("{{\"x\":\"{pad}").as_bytes());
+        connection
+    };
+    let post = |client: &str| {
+        let headers = [("x-forwarded-for", client)];
+        let body = format!("{{\"email\":\"ann\",\"x\":\"{pad}\"}}");
+        Client::to(server.proxy).request("POST", "/", &headers, body.as_bytes()).status
+    };
+    // An eighth of 64 MiB, for one network.
+    let mut open: Vec<Client> = (0..130).map(|n| unfinished(&format!("2001:db8::{n}"))).collect();
+    tollgate_testkit::eventually("its share is taken", || {
+        open.push(unfinished("2001:db8::fffe"));
+        post("2001:db8::ffff") == 429
+    });
+    assert_eq!((post("2001:db8:0:1::"), post("192.0.2.1"), post("127.0.0.1")), (200, 200, 200));
+    drop(open);
+    tollgate_testkit::eventually("its share is free again", || post("2001:db8::ffff") == 200);
+}
+
 #[test]
 fn an_attack_stops_neither_others_nor_a_stop() {
     let api = silent_api();

@@ -191,6 +191,60 @@ fn a_rotating_decoy_in_a_body_yields_no_fresh_counter() {
     assert_eq!(passed(multipart), 3, "multipart");
 }
 
+/// With a decoy before the first 64 KiB, and the victim behind them, only the decoy was counted.
+#[test]
+fn a_rotating_decoy_before_the_unread_part_of_a_body_yields_no_fresh_counter() {
+    let api = Api::echo();
+    let pad = "x".repeat(65 << 10);
+    let parts =
+        |user: &str| format!("--XX\r\nContent-Disposition: form-data; name=\"user\"\r\n\r\n{user}\r\n");
+    let file = format!("--XX\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n{pad}\r\n");
+    for (path, content_type, body) in [
+        ("/login", "application/json", format!(r#"{{"email":"DECOY","x":"{pad}","email":"victim"}}"#)),
+        ("/login", "text/plain", format!(r#"{{"email":"DECOY","x":["{pad}"],"email":"victim"}}"#)),
+        ("/form", "application/x-www-form-urlencoded", format!("user=DECOY&x={pad}&user=victim")),
+        (
+            "/form",
+            "multipart/form-data; boundary=XX",
+            format!("{}{file}{}--XX--\r\n", parts("DECOY"), parts("victim")),
+        ),
+    ] {
+        let send = |server: &Server, n: usize, client: &str| {
+            let body = body.replace("DECOY", &format!("d{n}"));
+            let headers = [("content-type", content_type), ("x-forwarded-for", client)];
+            Client::to(server.proxy).request("POST", path, &headers, body.as_bytes()).status
+        };
+        let rules = format!("trusted_proxies: ['127.0.0.1']\n{AMBIGUOUS}");
+        let server = in_front_of(&api, &rules);
+        assert_eq!(passed(|n| send(&server, n, "203.0.113.1")), 3, "{path} {content_type}");
+        assert_eq!(send(&server, 9, "203.0.113.2"), 200, "another client has long bodies, too");
+        assert_eq!(post(&server, path, br#"{"email":"d0","user":"d0"}"#), 200, "short bodies are as before");
+        let strict = rules.replace("limit: 3/h", "limit: 3/h, ambiguous_key: deny");
+        assert_eq!(passed(|n| send(&in_front_of(&api, &strict), n, "203.0.113.1")), 0);
+    }
+}
+
+/// They counted as bodies without the field, which most rules skip, and servers in Java, PHP or with JSON5 read them.
+#[test]
+fn an_object_that_only_lenient_servers_read_escapes_no_rule() {
+    let api = Api::echo();
+    let server = in_front_of(&api, AMBIGUOUS);
+    let bodies = [
+        "{'email':'victim'}",
+        "{/* } */\"email\":\"victim\"}",
+        "{email:\"victim\"}",
+        "{\"a\":1;\"email\":\"victim\"}",
+        "{\"a\":{/*\"*/},\"email\":\"victim\",\"b\":{/*\"*/}}",
+        "// {}\n{\"email\":\"victim\"}",
+    ];
+    assert_eq!(passed(|n| post(&server, "/login", bodies[n].as_bytes())), 3, "they share a counter");
+    let strict = AMBIGUOUS.replace("limit: 3/h", "limit: 3/h, ambiguous_key: deny");
+    let server = in_front_of(&api, &strict);
+    assert_eq!(passed(|n| post(&server, "/login", bodies[n].as_bytes())), 0);
+    assert_eq!(post(&server, "/login", br#"{"email":"victim"}"#), 200);
+    assert_eq!(post(&server, "/login", b"no object"), 200, "a body without the field is missing it");
+}
+
 #[test]
 fn a_number_is_one_key_however_it_is_written() {
     let api = Api::echo();

@@ -4,12 +4,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::StatusCode;
 use hyper::body::Body;
+use hyper::header::HeaderMap;
 use tollgate::internal::hit;
-use tollgate::internal::identity::{Attribute, FieldSource};
+use tollgate::internal::identity::{Attribute, FieldSource, address};
 use tollgate::internal::request::fields;
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
@@ -21,12 +23,12 @@ use crate::response::ProblemDetails;
 use crate::transport::proxy::RouteSnapshot;
 use crate::transport::proxy::body::{BoxError, Upload};
 use crate::transport::proxy::decide::content_type::{AmbiguousContentType, FormEncoding};
-use crate::transport::proxy::decide::json::{self, Completeness, Nesting};
+use crate::transport::proxy::decide::json::{self, Completeness, FieldValues, Nesting};
 use crate::transport::proxy::decide::multipart;
 use crate::transport::proxy::exchange::{ConnectionContext, ExchangeError, ProxiedRequest};
 use crate::transport::proxy::upstream::balance;
 use crate::transport::proxy::upstream::forward::ForwardError;
-use crate::transport::proxy::wait::budget::Budget;
+use crate::transport::proxy::wait::budget::{Budget, OverBudget};
 use crate::transport::proxy::wait::enqueue::{self, is_queueable};
 
 /// The decision about a request.
@@ -44,8 +46,8 @@ pub struct ProxyDecision {
 pub enum IdentifyError {
     Body(BoxError),
     ContentType(AmbiguousContentType),
-    /// The bodies that are being read take [`MAX_PREFIXES_BYTES`].
-    TooManyBodies,
+    /// The bodies that are being read take [`MAX_PREFIXES_BYTES`], or those of the client its share of that.
+    TooManyBodies(OverBudget),
 }
 
 impl From<IdentifyError> for ExchangeError {
@@ -53,9 +55,13 @@ impl From<IdentifyError> for ExchangeError {
         match error {
             IdentifyError::Body(error) => ForwardError::from(error).into(),
             IdentifyError::ContentType(error) => ExchangeError::Ambiguous(error.into()),
-            IdentifyError::TooManyBodies => ExchangeError::Problem(ProblemDetails::new(
+            IdentifyError::TooManyBodies(OverBudget::Total) => ExchangeError::Problem(ProblemDetails::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many request bodies are being read for the fields in them: retry later",
+            )),
+            IdentifyError::TooManyBodies(OverBudget::Share) => ExchangeError::Problem(ProblemDetails::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many request bodies of this client are being read for the fields in them: retry later",
             )),
         }
     }
@@ -72,9 +78,13 @@ impl ConnectionContext {
         let mut hit = request_head::hit(parts, host, client, fields);
         if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
             let encoding = FormEncoding::of(&parts.headers).map_err(IdentifyError::ContentType)?;
-            let prefix = Box::pin(BodyPrefix::read(upload, encoding, &self.proxy.body_prefixes)).await?;
+            let payer = self.budget_client(&parts.headers, route);
+            let reading = BodyPrefix::read(upload, encoding, &self.proxy.body_prefixes, payer);
+            let prefix = Box::pin(reading).await?;
             for (source, name) in &fields.body {
-                for value in prefix.values(*source, name) {
+                let FieldValues { values, is_cut } = prefix.values(*source, name);
+                let more = (is_cut && !values.is_empty()).then(|| unread_value(policy, client));
+                for value in values.into_iter().chain(more) {
                     hit = hit.field(*source, name.as_ref(), value);
                 }
             }
@@ -92,6 +102,22 @@ impl ConnectionContext {
         let sender = hit::address(&hit).zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
         Ok(ProxyDecision { verdict, decided_at: gate.decided_at(now), sticky, sender })
     }
+}
+
+impl ConnectionContext {
+    /// The client whose share of memory for bodies a request takes; `None` if its address has no bound on connections
+    /// either.
+    pub fn budget_client(&self, headers: &HeaderMap, route: &RouteSnapshot) -> Option<IpAddr> {
+        let client = self.peer.client(headers, route.trust());
+        Some(client).filter(|client| !client.is_loopback() && !route.config.trusted.contains(*client))
+    }
+}
+
+/// One more value of a field whose body is longer than what is read of it: another value may follow, which the server may
+/// prefer. It is the same for all bodies of a client, so that a client gets no fresh counter by changing the first one,
+/// and clients with long bodies do not share a counter.
+fn unread_value(policy: &PolicySnapshot, client: IpAddr) -> String {
+    format!("{{more}} {}", address::group(client, policy.settings().ipv6_prefix))
 }
 
 /// Whether the decision needs the body: it is read only if a matching rule or the balancing uses its fields.
@@ -129,13 +155,12 @@ impl<'b> BodyPrefix<'b> {
         upload: &'b mut Upload,
         encoding: FormEncoding,
         budget: &Arc<Budget>,
+        client: Option<IpAddr>,
     ) -> Result<BodyPrefix<'b>, IdentifyError> {
         let mut nesting = Nesting::default();
         let mut scanned = 0;
         let end = loop {
-            if !upload.reserve_prefix(budget) {
-                return Err(IdentifyError::TooManyBodies);
-            }
+            upload.reserve_prefix(budget, client).map_err(IdentifyError::TooManyBodies)?;
             nesting.feed(&upload.prefix()[scanned..]);
             scanned = upload.prefix().len();
             let json_has_ended = nesting.is_closed() && encoding.may_be_json();
@@ -150,12 +175,14 @@ impl<'b> BodyPrefix<'b> {
         Ok(BodyPrefix { bytes, end, encoding })
     }
 
-    /// The values of a field, without duplicates.
-    pub fn values(&self, source: FieldSource, name: &str) -> Vec<String> {
+    pub fn values(&self, source: FieldSource, name: &str) -> FieldValues {
         match source {
-            FieldSource::Json => json::fields(self.bytes, name, self.end),
-            FieldSource::Form => self.form_values(name),
-            _ => Vec::new(),
+            FieldSource::Json => json::find(self.bytes, name, self.end),
+            FieldSource::Form => {
+                let is_cut = self.end == Completeness::Truncated && self.bytes.len() >= MAX_PREFIX_BYTES;
+                FieldValues { values: self.form_values(name), is_cut }
+            }
+            _ => FieldValues { values: Vec::new(), is_cut: false },
         }
     }
 
@@ -202,6 +229,7 @@ mod tests {
         let values = |text: &str, end| {
             BodyPrefix { bytes: text.as_bytes(), end, encoding: FormEncoding::UrlEncoded }
                 .values(FieldSource::Form, "email")
+                .values
         };
         let whole = |text| values(text, Completeness::Complete);
         let cut = |text| values(text, Completeness::Truncated);
@@ -219,7 +247,7 @@ mod tests {
         let body = b"--XX\r\nContent-Disposition: form-data; name=email\r\n\r\nann\r\n--XX--\r\n&email=bob";
         let values = |encoding| {
             let prefix = BodyPrefix { bytes: body, end: Completeness::Complete, encoding };
-            prefix.values(FieldSource::Form, "email")
+            prefix.values(FieldSource::Form, "email").values
         };
         let boundary = Some("XX".to_owned());
         assert_eq!(values(FormEncoding::Multipart { boundary: boundary.clone() }), ["ann"]);
@@ -232,7 +260,7 @@ mod tests {
         let budget = Budget::new(100);
         let upload = || Upload::from_bytes(vec![b'x'; 60].into());
         let read = async |upload: &mut Upload| {
-            BodyPrefix::read(upload, FormEncoding::UrlEncoded, &budget).await.is_ok()
+            BodyPrefix::read(upload, FormEncoding::UrlEncoded, &budget, None).await.is_ok()
         };
         let [mut first, mut second] = [upload(), upload()];
         assert!(read(&mut first).await && read(&mut first).await, "reserved once");

@@ -2,8 +2,9 @@
 //!
 //! Reads what lenient parsers read: escapes of lone surrogates and bytes that are not UTF-8 are replaced, and a trailing
 //! comma is accepted, because a server that accepts them sees the fields. Every value of a field is found, whatever the case
-//! of its name. Input that is invalid even so has no fields: values before the error do not count. The scan is linear:
-//! each byte is scanned once, and a string is decoded once.
+//! of its name. In input that is invalid even so, such as comments or single quotes, values before the error do not count:
+//! a server that accepts it may see others, so every field of it has the values [`UNREADABLE`]. The scan is linear: each
+//! byte is scanned once, and a string is decoded once.
 //!
 //! Not `serde_json`: it rejects those inputs as a whole (`serde_json_sees_no_field_behind_what_lenient_parsers_take`).
 
@@ -13,22 +14,53 @@ use std::collections::BTreeSet;
 /// The value of a list in a list or of an object, beside others.
 const NESTED: &str = "{}";
 
+/// The values of every field of an object that cannot be read: two, so that a rule finds it ambiguous.
+const UNREADABLE: [&str; 2] = ["{", NESTED];
+
+/// How a body begins that some servers read as an object: comments and the prefix against script inclusion are skipped by
+/// lenient parsers.
+const OBJECT_STARTS: [&[u8]; 5] = [b"{", b"//", b"/*", b"#", b")]}'"];
+
+/// The values of a field.
+#[derive(PartialEq, Eq, Debug)]
+pub struct FieldValues {
+    /// Without duplicates.
+    pub values: Vec<String>,
+    /// Whether more values may follow behind the known prefix of the body.
+    pub is_cut: bool,
+}
+
 /// The strings, numbers and booleans at a dotted path, without duplicates, in their order.
 ///
 /// A list in a list and an object have no value of their own. Beside other values they have a constant one, so that a
 /// value of which a server takes no notice does not hide the client.
-pub fn fields(bytes: &[u8], path: &str, end: Completeness) -> Vec<String> {
+pub fn find(bytes: &[u8], path: &str, end: Completeness) -> FieldValues {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut scan = FieldScanner { rest: bytes, found: Vec::new(), known: BTreeSet::new(), is_nested: false };
-    match scan.object(&case_folded(path)) {
-        Err(ScanError::Truncated) if end == Completeness::Truncated => {}
-        Err(_) => return Vec::new(),
-        Ok(()) => {}
-    }
+    let is_cut = match scan.object(&case_folded(path)) {
+        Err(ScanError::Truncated) if end == Completeness::Truncated => true,
+        Err(_) => return FieldValues { values: unreadable(bytes), is_cut: false },
+        Ok(()) => false,
+    };
     if scan.is_nested && !scan.found.is_empty() {
         scan.keep(NESTED.to_owned());
     }
-    scan.found
+    FieldValues { values: scan.found, is_cut }
+}
+
+/// The values of any field of a body that cannot be read: none, unless it begins like an object.
+fn unreadable(bytes: &[u8]) -> Vec<String> {
+    let text = bytes.trim_ascii_start();
+    match OBJECT_STARTS.iter().any(|start| text.starts_with(start)) {
+        true => UNREADABLE.map(str::to_owned).to_vec(),
+        false => Vec::new(),
+    }
+}
+
+/// Whether a byte may be part of a number, a literal or `NaN`. Other bytes outside of strings are those of comments, names
+/// without quotes, single quotes and the like.
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.')
 }
 
 /// Whether a body continues behind its known prefix.
@@ -176,8 +208,8 @@ impl<'j> FieldScanner<'j> {
         let end = self.rest.iter().position(ends).ok_or(ScanError::Truncated)?;
         let (word, rest) = self.rest.split_at(end);
         self.rest = rest;
-        let word = std::str::from_utf8(word).ok().filter(|word| !word.is_empty());
-        word.ok_or(ScanError::NotJson)
+        let is_valid = !word.is_empty() && word.iter().copied().all(is_word);
+        std::str::from_utf8(word).ok().filter(|_| is_valid).ok_or(ScanError::NotJson)
     }
 
     /// Skips any value.
@@ -186,11 +218,16 @@ impl<'j> FieldScanner<'j> {
             b'"' => self.text().map(drop),
             b'{' | b'[' => {
                 let mut nesting = Nesting::default();
-                let end = self.rest.iter().position(|byte| {
+                for (at, byte) in self.rest.iter().enumerate() {
+                    if !nesting.accepts(*byte) {
+                        return Err(ScanError::NotJson);
+                    }
                     nesting.feed(std::slice::from_ref(byte));
-                    nesting.is_closed()
-                });
-                self.skip(end.ok_or(ScanError::Truncated)? + 1)
+                    if nesting.is_closed() {
+                        return self.skip(at + 1);
+                    }
+                }
+                Err(ScanError::Truncated)
             }
             _ => self.word().map(drop),
         }
@@ -221,6 +258,12 @@ impl Nesting {
                 _ => {}
             }
         }
+    }
+
+    /// Whether a byte may follow in JSON, wherever it stands there.
+    fn accepts(&self, byte: u8) -> bool {
+        let is_structure = matches!(byte, b'{' | b'}' | b'[' | b']' | b',' | b':' | b'"');
+        self.quoted || is_structure || byte.is_ascii_whitespace() || is_word(byte)
     }
 
     pub fn is_closed(&self) -> bool {
@@ -307,6 +350,10 @@ fn hex(digits: &[u8]) -> Option<u16> {
 mod tests {
     use super::*;
 
+    fn fields(bytes: &[u8], path: &str, end: Completeness) -> Vec<String> {
+        find(bytes, path, end).values
+    }
+
     #[track_caller]
     fn check(json: &str, path: &str, expected: &[&str]) {
         assert_eq!(fields(json.as_bytes(), path, Completeness::Complete), expected, "{json}");
@@ -382,34 +429,68 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_has_no_value() {
+    fn what_is_no_object_has_no_value() {
+        for json in
+            ["", " ", "[]", "nonsense", "[{\"email\":\"x\"}]", "{\"email\":null}", "{}", "'{'", "/path"]
+        {
+            check(json, "email", &[]);
+        }
+    }
+
+    /// A regression: they counted as missing, and some servers read them.
+    #[test]
+    fn an_object_that_only_other_parsers_read_is_ambiguous() {
         for json in [
-            "",
+            "{'email':'ann'}",
+            "{/*}*/\"email\":\"ann\"}",
+            "// {}\n{\"email\":\"ann\"}",
+            " /* */ {\"email\":\"ann\"}",
+            "#\n{\"email\":\"ann\"}",
+            ")]}'\n{\"email\":\"ann\"}",
+            "{\"a\":1,//\n\"email\":\"ann\"}",
+            "{\"a\":1/*,\"email\":\"decoy\"*/,\"email\":\"ann\"}",
+            "{\"a\":{/*\"*/},\"email\":\"ann\",\"x\":{/*\"*/}}",
+            "{\"a\":['\"'],\"email\":\"ann\",\"x\":['\"']}",
+            "{\"a\":1;\"email\":\"ann\"}",
+            "{\"email\"=\"ann\"}",
+            "{\"email\"=>\"ann\"}",
+            "{\"a\":{b=1},\"email\":\"ann\"}",
+            "{,\"email\":\"ann\"}",
+            "\u{feff}{email:\"ann\"}",
+        ] {
+            check(json, "email", &UNREADABLE);
+            check(json, "user.email", &UNREADABLE);
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_not_valid_is_ambiguous() {
+        for json in [
             "{",
-            "[]",
-            "nonsense",
             "{\"email\"",
             "{\"email\":",
             "{\"email\":\"an",
             "{\"email\":4",
-            "{\"email\":null}",
             "{email:\"x\"}",
-            "[{\"email\":\"x\"}]",
             "{\"email\":\"x\" \"b\":1}",
             "{\"email\":\"x\",,}",
             "{,}",
             "{\"email\":\"x\",\"b\":}",
         ] {
-            check(json, "email", &[]);
+            check(json, "email", &UNREADABLE);
         }
     }
 
     #[test]
     fn what_is_cut_off_has_the_values_before() {
         let json = br#"{"email":"ann","rest":"and so on and on"#;
+        assert!(find(json, "email", Completeness::Truncated).is_cut);
         assert_eq!(fields(json, "email", Completeness::Truncated), ["ann"]);
-        assert!(fields(json, "email", Completeness::Complete).is_empty());
-        for open in ["{\"a\":", "[", "{\"a\":[", "\"\\"] {
+        assert_eq!(fields(json, "email", Completeness::Complete), UNREADABLE);
+        let whole = br#"{"email":"ann"} and what follows"#;
+        let expected = FieldValues { values: vec!["ann".to_owned()], is_cut: false };
+        assert_eq!(find(whole, "email", Completeness::Truncated), expected);
+        for open in ["{\"a\":", "[", "{\"a\":["] {
             assert!(fields(open.repeat(20_000).as_bytes(), "a.a.a.a", Completeness::Truncated).is_empty());
         }
     }

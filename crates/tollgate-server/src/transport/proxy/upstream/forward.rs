@@ -314,7 +314,7 @@ impl From<ConnectError> for ForwardError {
 /// Writes the request target and the host in the form of the connection's protocol.
 pub fn build_request(
     mut parts: Parts,
-    upload: Upload,
+    mut upload: Upload,
     sender: &UpstreamSender,
     upstream: &Upstream,
     host: HostHeader,
@@ -330,6 +330,7 @@ pub fn build_request(
         }
         UpstreamSender::Http2(_) => {
             parts.version = Version::HTTP_2;
+            upload.lift_min_rate_of_calls();
             let host = parts.headers.remove(HOST).unwrap_or_else(|| HeaderValue::from_static(""));
             let authority = host.to_str().ok().filter(|host| !host.is_empty());
             let authority = authority.unwrap_or(upstream.address.authority.as_str());

@@ -1,6 +1,7 @@
 //! Enqueues denied requests of rules with `on_exceed: queue`, and answers status queries of their senders.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hyper::header::{HOST, HeaderValue, LOCATION};
@@ -20,7 +21,7 @@ use crate::log_rate::LogLimiter;
 use crate::queue::{QueueBackend, QueueError, QueuedRequest, QueuedState, RequestSender, new_id};
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::body::{BoxError, ResponseBody, Upload};
-use crate::transport::proxy::wait::budget::{Budget, BudgetReservation};
+use crate::transport::proxy::wait::budget::{Budget, BudgetReservation, SHARE_DIVISOR};
 use crate::transport::proxy::wait::retry_schedule::RetrySchedule;
 
 /// Path of status queries, followed by the request's id. A client that has the id may query it, so the id is a secret.
@@ -44,6 +45,8 @@ pub struct DeniedRequest<'r> {
     pub parts: &'r Parts,
     pub host: &'r HeaderValue,
     pub sender: RequestSender,
+    /// The client whose share of memory the body takes.
+    pub budget_client: Option<IpAddr>,
     pub verdict: &'r EngineVerdict,
     pub decided_at: Time,
 }
@@ -80,11 +83,13 @@ impl RequestQueue {
     pub fn open(config: QueueConfig) -> Result<RequestQueue, Problems> {
         let problem = |error| document::Problem::new(None, "queue", format!("{}: {error}", config.location));
         let queue = QueueBackend::open(&config).map_err(problem)?;
+        // A share has room for the longest body.
+        let share = config.max_body.max(MAX_READING_BYTES / SHARE_DIVISOR);
         Ok(RequestQueue {
             backend: queue,
             config,
             retry_schedule: RetrySchedule::default(),
-            body_budget: Budget::new(MAX_READING_BYTES),
+            body_budget: Budget::with_share(MAX_READING_BYTES, share),
             failures: LogLimiter::default(),
         })
     }
@@ -97,8 +102,8 @@ impl RequestQueue {
         denied: DeniedRequest<'_>,
         mut upload: Upload,
     ) -> Result<String, EnqueueError> {
-        let DeniedRequest { parts, host, sender, verdict, decided_at } = denied;
-        let mut reservation = BudgetReservation::of(&self.body_budget);
+        let DeniedRequest { parts, host, sender, budget_client, verdict, decided_at } = denied;
+        let mut reservation = BudgetReservation::of(&self.body_budget, budget_client);
         let body = self.read_body(&mut upload, &mut reservation).await?;
         let policy = &snapshot.policy;
         let now = gate.now();
@@ -152,11 +157,11 @@ impl RequestQueue {
         reservation: &mut BudgetReservation,
     ) -> Result<Vec<u8>, EnqueueError> {
         loop {
-            if !reservation.grow_to(upload.prefix().len()) {
-                return Err(EnqueueError::Queue(QueueError::Full));
-            }
             if upload.prefix().len() > self.config.max_body {
                 return Err(EnqueueError::TooLong(self.config.max_body));
+            }
+            if reservation.grow_to(upload.prefix().len()).is_err() {
+                return Err(EnqueueError::Queue(QueueError::Full));
             }
             if !upload.read_ahead().await.map_err(EnqueueError::Body)? {
                 return Ok(Vec::from(upload.take_prefix()));
