@@ -195,7 +195,7 @@ impl MetricsWriter<'_> {
         let policy = engine.policy();
         self.counter(
             "tollgate_bans_dropped_total",
-            "Automatic bans that were dropped: the list is full.",
+            "Automatic bans that were dropped or evicted: the list is full.",
             engine.dropped_bans(),
         )?;
         self.counter(

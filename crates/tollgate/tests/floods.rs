@@ -505,3 +505,31 @@ fn every_wide_state_fits_the_memory_that_its_limit_needs() {
         }
     }
 }
+
+/// A key that had used less than a quarter of its limit could be evicted, again and again: a client of 100/d was never
+/// limited.
+#[test]
+fn a_client_that_has_itself_forgotten_again_and_again_stays_limited() {
+    const CLIENTS: usize = 20;
+    for shape in [Shape::GCRA, FIRST_HIT] {
+        let limit = quota("100/d", shape);
+        let (flooding, keys) = match shape {
+            Shape::GCRA => (quota("1/m", Shape::GCRA), PACKED_FLOOD),
+            _ => (quota("1/m", FIRST_HIT), WIDE_FLOOD),
+        };
+        let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+        let mut now = NOW;
+        let mut passed = [0; CLIENTS];
+        for cycle in 0..7 {
+            for (client, passed) in passed.iter_mut().enumerate() {
+                let hits = (0..19).filter(|_| passes(&store, &format!("client {client}"), limit, now));
+                *passed += hits.count();
+            }
+            flood(&store, flooding, 1, cycle * keys..(cycle + 1) * keys, &mut now, MICROSECOND);
+            now = now + 90 * SECOND; // the flood has expired
+        }
+        assert!(store.usage().evicted > 0, "{shape:?}: keys were evicted");
+        // In ten minutes a bucket of 100/d gets a token back.
+        assert!(passed.iter().all(|passed| (75..=120).contains(passed)), "{shape:?}: {passed:?} of 100");
+    }
+}

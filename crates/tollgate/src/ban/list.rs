@@ -23,9 +23,9 @@ use crate::key_list::{KeyKinds, TooManyCombinations};
 use crate::sync::{Mutex, begin_section, lock};
 use crate::time::Time;
 
-/// Maximum number of bans: further automatic ones are dropped, because an attacker can invent keys.
+/// Maximum number of bans: a further automatic one evicts others, because an attacker can invent keys.
 const MAX_BANS: usize = 1_000_000;
-/// Maximum bytes of the keys of all bans: further automatic ones are dropped.
+/// Maximum bytes of the keys of all bans: a further automatic one evicts others.
 const MAX_KEY_BYTES: usize = 64 << 20;
 const SHARDS: usize = 256;
 
@@ -78,6 +78,8 @@ struct WriterState {
     filter_len: usize,
     next_filter: Option<NextFilter>,
     purge: PurgeRound,
+    /// The shard from which bans are evicted next.
+    next_eviction: usize,
 }
 
 impl BanList {
@@ -155,7 +157,8 @@ impl BanList {
         }
     }
 
-    /// Adds an automatic ban, unless the key is already banned for at least as long; `false` if the list is full.
+    /// Adds an automatic ban, unless the key is already banned for at least as long; `false` if the list is full of bans
+    /// that are not evicted.
     pub(crate) fn insert_automatic(&self, key: &Key, ban: &Ban, now: Time) -> bool {
         let inserted = self.insert_longer(key, ban, now);
         if inserted == InsertResult::New {
@@ -172,6 +175,9 @@ impl BanList {
         }
         if self.is_nearly_full() {
             self.purge_some(&mut writer, now);
+        }
+        if listed == Time::EPOCH && self.is_full_for(key) {
+            self.evict_some(&mut writer, key, now);
         }
         if self.is_full_for(key) && listed == Time::EPOCH {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +198,7 @@ impl BanList {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Automatic bans that were dropped because the list was full.
+    /// Automatic bans that were dropped or evicted because the list was full.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

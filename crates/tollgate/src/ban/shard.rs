@@ -46,6 +46,10 @@ struct BanHeader {
 }
 
 const OWN_REASON: u8 = u8::MAX;
+/// Numbers of reasons, with the marker.
+const REASON_NUMBERS: usize = 256;
+/// Of the automatic bans of a rule in a shard, so many are evicted together, and one more.
+const EVICTION_DIVISOR: usize = 32;
 
 /// A ban in its stored form.
 pub(super) struct StoredBan<'s> {
@@ -125,6 +129,30 @@ impl BanShard {
         }
         self.purge_len = 2 * self.len();
         drained
+    }
+
+    /// Removes some automatic bans of the reason that takes most bytes here, which names a rule: those with the fewest strikes
+    /// that end first. So keys that are invented under one rule do not evict the bans of another.
+    pub(super) fn evict(&mut self) -> Vec<(Key, Ban)> {
+        let mut bytes = [0; REASON_NUMBERS];
+        for stored in self.iter().filter(StoredBan::is_automatic) {
+            bytes[usize::from(stored.head.reason)] += stored.len();
+        }
+        let Some((reason, _)) = bytes.iter().enumerate().max_by_key(|(_, bytes)| **bytes) else {
+            return Vec::new();
+        };
+        let rank = |stored: &StoredBan<'_>| {
+            let may_go = stored.is_automatic() && usize::from(stored.head.reason) == reason;
+            may_go.then_some((stored.strikes(), stored.until(), stored.at))
+        };
+        let mut ranks: Vec<_> = self.iter().filter_map(|stored| rank(&stored)).collect();
+        if ranks.is_empty() {
+            return Vec::new();
+        }
+        let last = ranks.len() / EVICTION_DIVISOR;
+        let (_, last, _) = ranks.select_nth_unstable(last);
+        let last = *last;
+        self.drain(|stored| rank(stored).is_none_or(|rank| rank > last))
     }
 
     /// Rewrites the buffer with only the bans at the given offsets.
@@ -216,6 +244,10 @@ impl<'s> StoredBan<'s> {
 
     pub(super) fn entry(&self) -> Option<(Key, Ban)> {
         Some((Key::parse(self.key).ok()?, self.ban()))
+    }
+
+    fn is_automatic(&self) -> bool {
+        self.head.source == BanSource::Automatic
     }
 
     fn len(&self) -> usize {

@@ -2,12 +2,16 @@
 //!
 //! A decision only adds to it. The consumer counts the violations in the central store, or returns them to be counted
 //! on this node.
+//!
+//! An attacker can invent keys. In a full buffer a key replaces the lowest-ranked of a few others only if it was denied
+//! more often, as a sketch remembers it. So keys that are denied once keep no repeated offender out.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
+use crate::ban::sketch::CountMinSketch;
 use crate::ban::{BanConditions, Strikes};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
@@ -19,6 +23,10 @@ use crate::time::Time;
 const MAX_PENDING: usize = 10_000;
 /// Maximum bytes of the buffered keys, as text.
 const MAX_PENDING_BYTES: usize = 4 << 20;
+/// Entries that are compared to find one to replace.
+const SAMPLE: usize = 8;
+/// Entries that one violation may replace.
+const MAX_EVICTIONS: usize = 8;
 /// Distinct timestamps per rule and key; later ones are added to the last.
 const MAX_TIMESTAMPS: usize = 32;
 
@@ -51,14 +59,34 @@ pub struct RuleViolations {
 #[derive(Default)]
 pub(crate) struct ViolationQueue {
     is_enabled: AtomicBool,
-    buffer: Mutex<ViolationBuffer>,
+    buffer: Mutex<RankedBuffer>,
     dropped: AtomicU64,
 }
 
 #[derive(Default)]
+struct RankedBuffer {
+    pending: ViolationBuffer,
+    /// Denials of keys that came while the buffer was full.
+    sketch: CountMinSketch,
+}
+
+#[derive(Default)]
 struct ViolationBuffer {
-    keys: HashMap<Fingerprint, Violations>,
+    keys: HashMap<Fingerprint, PendingKey>,
+    /// The keys, to sample from.
+    order: Vec<Fingerprint>,
+    /// Where the next sample begins.
+    cursor: usize,
     pairs: usize,
+    bytes: usize,
+}
+
+struct PendingKey {
+    violations: Violations,
+    /// In `order`.
+    index: usize,
+    /// How often it was denied, as far as is known.
+    denials: u64,
     bytes: usize,
 }
 
@@ -72,22 +100,16 @@ impl ViolationQueue {
         self.is_enabled.load(Ordering::Acquire)
     }
 
-    pub(crate) fn push(
-        &self,
-        fingerprint: Fingerprint,
-        key: &Key,
-        rule: &RuleId,
-        conditions: BanConditions,
-        at: Time,
-    ) {
-        if !lock(&self.buffer).push(fingerprint, key, rule, conditions, at) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn push(&self, fingerprint: Fingerprint, key: &Key, rule: &RuleId, conditions: BanConditions, at: Time) {
+        let dropped = lock(&self.buffer).push(fingerprint, key, rule, conditions, at);
+        if dropped > 0 {
+            self.dropped.fetch_add(dropped, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn take(&self) -> Vec<(Fingerprint, Violations)> {
-        let ViolationBuffer { keys, .. } = std::mem::take(&mut *lock(&self.buffer));
-        keys.into_iter().collect()
+        let ViolationBuffer { keys, .. } = std::mem::take(&mut lock(&self.buffer).pending);
+        keys.into_iter().map(|(fingerprint, pending)| (fingerprint, pending.violations)).collect()
     }
 
     /// Violations that were dropped because the buffer was full.
@@ -96,41 +118,95 @@ impl ViolationQueue {
     }
 }
 
+impl RankedBuffer {
+    /// Adds a violation. Returns the number of violations that were dropped: this one, or those that it replaces.
+    fn push(&mut self, fingerprint: Fingerprint, key: &Key, rule: &RuleId, conditions: BanConditions, at: Time) -> u64 {
+        let pending = &mut self.pending;
+        if let Some(known) = pending.keys.get_mut(&fingerprint) {
+            known.denials += 1;
+            if let Some(same) = known.violations.by_rule.iter_mut().find(|by| by.rule == *rule) {
+                same.add(conditions, at);
+                return 0;
+            }
+        }
+        let is_known = pending.keys.contains_key(&fingerprint);
+        let bytes = if is_known { 0 } else { key.to_string().len() };
+        if bytes > Key::MAX_LEN {
+            return 1; // a longer key has no valid text, so it cannot be banned
+        }
+        let mut denials = 1;
+        let mut dropped = 0;
+        if !pending.has_room(bytes) {
+            denials = self.sketch.add(fingerprint);
+            dropped = pending.make_room(fingerprint, bytes, denials);
+            if !pending.has_room(bytes) {
+                return dropped + 1;
+            }
+        }
+        pending.add(fingerprint, key, RuleViolations::new(rule, conditions, at), (denials, bytes));
+        dropped
+    }
+}
+
 impl ViolationBuffer {
-    /// `false` if there is no room.
-    fn push(
+    fn has_room(&self, bytes: usize) -> bool {
+        self.pairs < MAX_PENDING && self.bytes + bytes <= MAX_PENDING_BYTES
+    }
+
+    /// Adds a pair that has room, of a key that was denied so often and has so many bytes.
+    fn add(
         &mut self,
         fingerprint: Fingerprint,
         key: &Key,
-        rule: &RuleId,
-        conditions: BanConditions,
-        at: Time,
-    ) -> bool {
-        let is_full = self.pairs >= MAX_PENDING;
-        if let Some(known) = self.keys.get_mut(&fingerprint) {
-            if let Some(same) = known.by_rule.iter_mut().find(|by| by.rule == *rule) {
-                same.add(conditions, at);
-                return true;
-            }
-            if !is_full {
-                known.by_rule.push(RuleViolations::new(rule, conditions, at));
-                self.pairs += 1;
-            }
-            return !is_full;
-        }
-        let bytes = key.to_string().len();
-        // A longer key has no valid text, so it cannot be banned.
-        if is_full || bytes > Key::MAX_LEN || self.bytes + bytes > MAX_PENDING_BYTES {
-            return false;
-        }
+        by: RuleViolations,
+        (denials, bytes): (u64, usize),
+    ) {
         self.pairs += 1;
         self.bytes += bytes;
-        let by = SmallVec::from_iter([RuleViolations::new(rule, conditions, at)]);
-        self.keys.insert(
-            fingerprint,
-            Violations { key: key.clone(), known_strikes: Strikes::default(), by_rule: by },
-        );
-        true
+        let ViolationBuffer { keys, order, .. } = self;
+        let pending = keys.entry(fingerprint).or_insert_with(|| {
+            order.push(fingerprint);
+            let by_rule = SmallVec::new();
+            let violations = Violations { key: key.clone(), known_strikes: Strikes::default(), by_rule };
+            PendingKey { violations, index: order.len() - 1, denials, bytes }
+        });
+        pending.violations.by_rule.push(by);
+    }
+
+    /// Removes keys that were denied less often, until there is room; returns the number of their violations.
+    fn make_room(&mut self, fingerprint: Fingerprint, bytes: usize, denials: u64) -> u64 {
+        let mut dropped = 0;
+        for _ in 0..MAX_EVICTIONS {
+            let least = self.least_of_sample().filter(|(_, least)| *least != fingerprint);
+            let Some((fewer, least)) = least.filter(|(fewer, _)| *fewer < denials) else { break };
+            self.remove(least);
+            dropped += fewer;
+            if self.has_room(bytes) {
+                break;
+            }
+        }
+        dropped
+    }
+
+    /// The key of the next few that was denied least often.
+    fn least_of_sample(&mut self) -> Option<(u64, Fingerprint)> {
+        let sample = (0..SAMPLE.min(self.order.len())).map(|n| {
+            let fingerprint = self.order[(self.cursor + n) % self.order.len()];
+            (self.keys[&fingerprint].denials, fingerprint)
+        });
+        let least = sample.min_by_key(|(denials, _)| *denials);
+        self.cursor = self.cursor.wrapping_add(SAMPLE) % self.order.len().max(1);
+        least
+    }
+
+    fn remove(&mut self, fingerprint: Fingerprint) {
+        let Some(removed) = self.keys.remove(&fingerprint) else { return };
+        self.pairs -= removed.violations.by_rule.len();
+        self.bytes -= removed.bytes;
+        self.order.swap_remove(removed.index);
+        if let Some(moved) = self.order.get(removed.index) {
+            self.keys.get_mut(moved).expect("it is in the order").index = removed.index;
+        }
     }
 }
 
@@ -169,11 +245,11 @@ mod tests {
 
     const NOW: Time = Time::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
-    const CONDITIONS: BanConditions = BanConditions { after: 3, within: SECOND, first: SECOND, max: SECOND };
+    const TERMS: BanConditions = BanConditions { after: 3, within: SECOND, first: SECOND, max: SECOND };
 
     fn push(waiting: &ViolationQueue, n: usize, rule: &str, at: Time) {
         let key = Key::parse(&format!("user:{n}")).expect("valid");
-        waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), CONDITIONS, at);
+        waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), TERMS, at);
     }
 
     #[test]
@@ -200,9 +276,31 @@ mod tests {
         let rule = RuleId::new("a").expect("valid");
         for n in 0..2_000 {
             let key = Key::parse(&format!("user:{long}{n}")).expect("valid");
-            waiting.push(Fingerprint(n), &key, &rule, CONDITIONS, NOW);
+            waiting.push(Fingerprint(n), &key, &rule, TERMS, NOW);
         }
         assert!(waiting.dropped() > 900, "{}", waiting.dropped());
+    }
+
+    /// 10,000 invented keys kept every offender out, on all nodes.
+    #[test]
+    fn a_flood_of_invented_keys_keeps_no_repeated_offender_out() {
+        let waiting = ViolationQueue::default();
+        let mut invented = 1_000..;
+        for round in 0..4 {
+            for n in invented.by_ref().take(3 * MAX_PENDING) {
+                push(&waiting, n, "a", NOW);
+                if n % 300 == 0 {
+                    push(&waiting, n / 300 % 100, "a", NOW); // an offender
+                }
+            }
+            let batch = waiting.take();
+            assert_eq!(batch.len(), MAX_PENDING);
+            let offenders = batch.iter().filter(|(fingerprint, _)| fingerprint.0 < 100).count();
+            assert!(offenders >= if round == 0 { 20 } else { 95 }, "round {round}: {offenders} of 100");
+        }
+        assert!(waiting.dropped() > 0);
+        let buffer = lock(&waiting.buffer);
+        assert_eq!((buffer.pending.pairs, buffer.pending.bytes, buffer.pending.order.len()), (0, 0, 0));
     }
 
     #[test]

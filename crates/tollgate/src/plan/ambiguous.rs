@@ -17,7 +17,8 @@ use crate::verdict::{KeyDenial, LimitVerdict};
 /// There are more combinations of values than [`MAX_VALUES`].
 pub(crate) struct TooManyValues;
 
-/// The ban of a request that has more combinations of values than are looked up, because one of them may be banned. It does not end: the same request would be denied again.
+/// The ban of a request that has more combinations of values than are looked up, because one of them may be banned. It
+/// does not end: the same request would be denied again.
 #[cold]
 pub(super) fn possible_ban(TooManyCombinations { first }: TooManyCombinations) -> (Key, Ban) {
     let names: Vec<_> = first.parts().iter().map(|(attribute, _)| attribute.to_string()).collect();

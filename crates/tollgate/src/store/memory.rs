@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota, QuotaState};
+use crate::algorithm::Quota;
 use crate::changes::Changes;
 use crate::fingerprint::Fingerprint;
 use crate::limit::Limit;
@@ -31,6 +31,7 @@ mod aggregate;
 mod changes;
 mod classes;
 mod collect;
+mod evicted_fractions;
 mod fast_path;
 mod full;
 mod growth;
@@ -345,7 +346,7 @@ impl MemoryStore {
                 // The owner collides with that of a key whose states have another encoding: the slot is reused.
                 None => {
                     locked.inner(n).take(slot);
-                    return Some(self.run_new(locked.inner(n), &shard, fingerprint, quota.fresh(), op));
+                    return Some(self.run_new(locked.inner(n), &shard, fingerprint, op));
                 }
             }
         }
@@ -361,19 +362,19 @@ impl MemoryStore {
             Some((predecessor, state)) => {
                 self.run_inherited(&mut locked, fingerprint, predecessor, state, op)
             }
-            None => self.run_new(locked.inner(n), &shard, fingerprint, quota.fresh(), op),
+            None => self.run_new(locked.inner(n), &shard, fingerprint, op),
         })
     }
 
-    /// Runs a quota on a state that has no slot, and stores it.
+    /// Runs a quota on the first state of a new key, and stores it.
     fn run_new(
         &self,
         inner: &mut ShardInner,
         shard: &ShardContext<'_>,
         fingerprint: Fingerprint,
-        mut state: QuotaState,
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
+        let mut state = inner.evicted_fractions.first_state(op.quota, op.now);
         let outcome = op.run_state(&mut state);
         let pressure = inner.insert(shard, fingerprint, op.quota, state);
         self.count_pressure(&pressure);

@@ -1,12 +1,13 @@
-//! Upkeep of the list: ended bans are removed, and the filter grows with it.
+//! Upkeep of the list: ended bans are removed, others are evicted if it is full, and the filter grows with it.
 //!
-//! Both visit all bans. They are spread over the changes that follow, so that no change holds the writers' lock for longer
+//! All visit all bans. They are spread over the changes that follow, so that no change holds the writers' lock for longer
 //! than it takes to visit [`STEP_BANS`] bans and those of one shard.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::ban::Strikes;
 use crate::ban::bloom_filter::BloomFilter;
 use crate::ban::list::{BanList, ReadView, SHARDS, WriterState, read_shard};
 use crate::fingerprint::Fingerprint;
@@ -66,6 +67,26 @@ impl BanList {
     pub(super) fn purge(&self, writer: &mut WriterState, number: usize, now: Time) {
         let removed = self.write(number).drain(|stored| stored.until() > now);
         self.on_bans_removed(writer, &removed, now);
+    }
+
+    /// Evicts automatic bans from the next shards until there is room for one more. Their keys keep their strikes.
+    pub(super) fn evict_some(&self, writer: &mut WriterState, key: &Key, now: Time) {
+        let mut visited = 0;
+        for _ in 0..SHARDS {
+            if !self.is_full_for(key) || visited >= STEP_BANS {
+                return;
+            }
+            let number = writer.next_eviction;
+            writer.next_eviction = (number + 1) % SHARDS;
+            visited += read_shard(&self.shards[number]).len();
+            let evicted = self.write(number).evict();
+            for (key, ban) in &evicted {
+                let strikes = Strikes { count: ban.strikes, until: ban.until.min(now) };
+                self.offenders.record_strikes(self.fingerprint(key), strikes);
+            }
+            self.dropped.fetch_add(evicted.len() as u64, Ordering::Relaxed);
+            self.uncount_keys(writer, evicted.iter().map(|(key, _)| key));
+        }
     }
 
     /// Makes a new key visible to readers.

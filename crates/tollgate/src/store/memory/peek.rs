@@ -94,7 +94,8 @@ impl MemoryStore {
             let state = locked.inner(n).state(&self.shard_context(n, now), predecessor.fingerprint)?;
             Some(charge.quota.adopt(&predecessor.quota, state, now))
         });
-        let state = inherited.unwrap_or_else(|| charge.quota.fresh());
+        let first = || locked.inner(n).evicted_fractions.first_state(charge.quota, now);
+        let state = inherited.unwrap_or_else(first);
         read(&state, Some(NewKey { inner: locked.inner(n), shard: self.shard_context(n, now) }))
     }
 }

@@ -9,6 +9,7 @@ use crate::algorithm::{Algorithm, Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::aggregate::AggregateCells;
 use crate::store::memory::classes::{Classes, RecentNumbers, WIDE};
+use crate::store::memory::evicted_fractions::EvictedFractions;
 use crate::store::memory::growth::GrowthBudget;
 use crate::store::memory::packed::Class;
 use crate::store::memory::region::{Region, ShardLines};
@@ -30,6 +31,7 @@ pub(super) struct ShardInner {
     pub(super) entries: usize,
     cap_bytes: usize,
     pub(super) aggregate: AggregateCells,
+    pub(super) evicted_fractions: EvictedFractions,
     pub(super) recent_numbers: RecentNumbers,
 }
 
@@ -94,7 +96,7 @@ impl ShardContext<'_> {
 
 impl ShardInner {
     /// Bytes that a shard uses from the start.
-    const FIXED_BYTES: usize = AggregateCells::BYTES + RecentNumbers::BYTES;
+    const FIXED_BYTES: usize = AggregateCells::BYTES + RecentNumbers::BYTES + EvictedFractions::BYTES;
 
     pub(super) fn new(cap_bytes: usize) -> ShardInner {
         ShardInner {
@@ -102,6 +104,7 @@ impl ShardInner {
             entries: 0,
             cap_bytes: cap_bytes.saturating_sub(Self::FIXED_BYTES),
             aggregate: AggregateCells::default(),
+            evicted_fractions: EvictedFractions::default(),
             recent_numbers: RecentNumbers::default(),
         }
     }
@@ -336,9 +339,26 @@ impl ShardInner {
             }
             if slot.cas_entry(loaded, entry).is_ok() {
                 shard.region.mark(slot);
+                self.remember_evicted(shard, loaded.entry(), other);
                 self.free_wide_entry(loaded.entry());
                 pressure.evicted += 1;
                 return true;
+            }
+        }
+    }
+
+    /// Remembers the used fraction of an entry that is evicted.
+    #[cold]
+    fn remember_evicted(&mut self, shard: &ShardContext<'_>, evicted: SlotEntry, fraction: UsedFraction) {
+        let expires_at = self.expires_at(shard, evicted);
+        match class_number(evicted.0) {
+            WIDE => {
+                let Some(wide) = self.slab.get(evicted.1) else { return };
+                self.evicted_fractions.add_wide(&wide.state, fraction, expires_at, shard.now);
+            }
+            class_no => {
+                let Some(class) = shard.classes.get(class_no) else { return };
+                self.evicted_fractions.add_packed(&class, fraction, expires_at, shard.now);
             }
         }
     }

@@ -149,11 +149,15 @@ impl ShardInner {
         fraction: UsedFraction,
         pressure: &mut PressureCounts,
     ) {
-        let next =
-            self.slab.next(keep).map(|wide| (wide.fingerprint(), wide.expires_at, wide.used_fraction()));
-        let Some((fingerprint, expires_at, other)) = next else { return };
-        let expired = expires_at <= shard.now;
-        if (expired || other.is_evictable_by(fraction)) && self.remove(shard, fingerprint) {
+        let Some(wide) = self.slab.next(keep) else { return };
+        let fingerprint = wide.fingerprint();
+        let other = wide.used_fraction();
+        let expired = wide.expires_at <= shard.now;
+        let evictable = other.is_evictable_by(fraction);
+        if evictable && !expired {
+            self.evicted_fractions.add_wide(&wide.state, other, wide.expires_at, shard.now);
+        }
+        if (expired || evictable) && self.remove(shard, fingerprint) {
             pressure.evicted += u64::from(!expired);
         }
     }

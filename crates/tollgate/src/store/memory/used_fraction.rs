@@ -35,6 +35,12 @@ impl UsedFraction {
         self.0.max(1)
     }
 
+    /// The tokens of a limit that the fraction stands for, rounded down: never less than what it was made of.
+    pub(super) fn tokens(self, capacity: u64) -> u64 {
+        let tokens = u128::from(self.0) * u128::from(capacity) / u128::from(Self::FULL.0);
+        u64::try_from(tokens).unwrap_or(u64::MAX)
+    }
+
     pub(super) fn is_evictable_by(self, new: UsedFraction) -> bool {
         u32::from(self.0) * Self::EVICTION_RATIO < u32::from(new.min(Self::FULL).0)
     }
