@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from floods import hit
-from measure import resident
+from measure import metric, resident
 from node import Node
 from report import attack
 
@@ -44,3 +44,17 @@ def amplification():
     node.stop()
     disk = sum(file.stat().st_size for file in node.directory.iterdir()) / 1e6
     return grown < 40 and disk < 40, f"{grown:.0f} MB of memory, {disk:.0f} MB of files"
+
+
+@attack("bans", "100,000 invented keys of 1 KB have themselves banned under one rule, and fill the list", "an offender of another rule is banned")
+def full_list():
+    rules = "- { id: one, match: /search, limit: 1/h, key: 'attr:a', ban: { key: ['attr:a', 'attr:b', 'attr:c', 'attr:d'], after: 1, for: 1h } }\n- { id: other, match: /login, limit: 1/h, key: user, ban: { after: 1, for: 1h } }\n"
+    node = Node(f"memory: 256MiB\nrules_db: none\nrules:\n{rules}")
+    for first in range(0, 100_000, 250):
+        check = [{"path": "/search", "attributes": {name: f"{number:08}{name}" + "x" * 240 for name in "abcd"}} for number in range(first, first + 250)]
+        node.ask("/v1/check/batch", check)
+        node.ask("/v1/check/batch", check)
+    full = metric(node, "tollgate_bans_dropped_total") > 0
+    reasons = [node.check(path="/login", user="bob").body["reason"] for _ in range(3)]
+    node.stop()
+    return full and reasons[-1] == "ban", f"{'full' if full else 'not full'}; {', '.join(reasons)}"

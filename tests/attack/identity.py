@@ -31,6 +31,7 @@ JSON = "key: 'json:email'"
 FORM = "key: 'form:email'"
 MULTIPART = "multipart/form-data; boundary=XX"
 LONG = "x" * 200
+LONG_BODY = "x" * (65 << 10)
 
 
 def part(parameters: str, value: str = "victim@example.com", rest: str = "") -> str:
@@ -74,6 +75,14 @@ CASES = [
     ("a decoy before the parameter as a list", "key: 'query:id'", lambda n: get(path=f"/?id=decoy{n}&id%5B%5D=victim"), ""),
     ("a decoy before a name with a dot for the underscore", "key: 'query:user_id'", lambda n: get(path=f"/?user_id=decoy{n}&user.id=victim"), ""),
     ("a decoy before a list in a list", JSON, lambda n: post(f'{{"email":"decoy{n}@example.com","email":[["victim@example.com"]]}}'), ""),
+    ("a decoy before the 64 KiB that are read of a JSON body", JSON, lambda n: post(f'{{"email":"decoy{n}@example.com","x":"{LONG_BODY}","email":"victim@example.com"}}'), ""),
+    ("a decoy before the 64 KiB that are read of a form", FORM, lambda n: post(f"email=decoy{n}&x={LONG_BODY}&email=victim", "application/x-www-form-urlencoded"), ""),
+    (
+        "JSON with comments, single quotes, names without quotes, semicolons",
+        JSON,
+        lambda n: post(["{'email':'v'}", '{/*}*/"email":"v"}', '{email:"v"}', '{"a":1;"email":"v"}', '// {}\n{"email":"v"}'][n % 5]),
+        "",
+    ),
     ("a comma behind the last JSON field", JSON, lambda n: post('{"email":"victim@example.com"' + "," * (n % 2) + "}"), ""),
     ("a decoy before a semicolon in a form", FORM, lambda n: post(f"email=decoy{n};email=victim@example.com", "application/x-www-form-urlencoded"), ""),
     ("a decoy before a semicolon in a query", "key: 'query:id'", lambda n: get(path=f"/?id=decoy{n};id=victim"), ""),

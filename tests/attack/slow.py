@@ -4,7 +4,7 @@ import socket
 import struct
 import time
 
-from measure import resident, status
+from measure import resident, send, status
 from node import Node, call
 from report import attack
 from servers import Api
@@ -113,6 +113,54 @@ def zero_window():
         took = time.monotonic() - start
     node.stop()
     return reset == 100 and took < 30, f"{reset} reset within {took:.1f} s"
+
+
+@attack("slow", "a body that is called a gRPC call, over HTTP/2 to an API of HTTP/1.1, of which a byte comes every second", "answered or reset within 30 s and what the machine adds")
+def trickle_as_grpc():
+    # It reads the body to its end.
+    api = Upstream(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"), until=b"0\r\n\r\n")
+    node = proxy("", api)
+    head = b"\x83\x86\x84" + b"\x01" + text("x.example") + b"\x0f\x10" + text("application/grpc")  # POST, http, /, :authority, content-type
+    ended, data = False, b""
+    with socket.create_connection(("127.0.0.1", node.proxy), 30) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, head))
+        connection.settimeout(1)
+        start = time.monotonic()
+        while not ended and time.monotonic() - start < 90:
+            try:
+                connection.sendall(frame(0, 0, 1, b"x"))
+                data += connection.recv(65536)
+            except TimeoutError:
+                pass
+            except OSError:
+                break
+            while len(data) >= 9 and len(data) >= 9 + int.from_bytes(data[:3], "big"):
+                ended = ended or (data[3] in (1, 3) and data[8] == 1)  # HEADERS or RST_STREAM
+                data = data[9 + int.from_bytes(data[:3], "big") :]
+    took = time.monotonic() - start
+    node.stop()
+    return ended and took < 60, f"{'ended' if ended else 'not ended'} after {took:.0f} s"
+
+
+@attack("slow", "one client sends 1,200 bodies of 60 KB for `json:email` and ends none", "others are answered: it has an eighth of 64 MiB")
+def unfinished_bodies():
+    node = proxy("trusted_proxies: [127.0.0.1]\nrules: [{ id: many, limit: 1000000/h, key: 'json:email' }]\n")
+    connections = []
+    for _ in range(1_200):
+        connection = socket.create_connection(("127.0.0.1", node.proxy), 30)
+        connection.sendall(b'POST / HTTP/1.1\r\nhost: x\r\nx-forwarded-for: 203.0.113.1\r\ncontent-length: 100000\r\n\r\n{"x":"' + b"x" * 60_000)
+        connections.append(connection)
+
+    def post(client: str) -> int:
+        body = b'{"email":"a@example.com","x":"' + b"x" * 60_000 + b'"}'
+        head = f"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-forwarded-for: {client}\r\ncontent-length: {len(body)}\r\n\r\n"
+        return status(send(node.proxy, head.encode() + body))
+
+    answered = sum(post(f"198.51.100.{number}") == 200 for number in range(20))
+    for connection in connections:
+        connection.close()
+    node.stop()
+    return answered == 20, f"{answered} of 20 answered"
 
 
 @attack("slow", "200 clients that ask for 1 MB each and never read it", "others are answered; less than 600 KB each")

@@ -71,6 +71,20 @@ def fields():
     return growth(node, 180_000, once)
 
 
+@attack("work", "many values for both attributes of a banned key (`json:email+cookie:sid`)", "twice the values cost at most 2.2 times the CPU time")
+def banned_combinations():
+    node = proxy("rules: [{ id: many, limit: 1000000/h, key: ip }]\nbans: [{ key: 'cookie:sid:7+json:email:evil' }]\n")
+
+    def once(size: int) -> None:
+        body = "{" + ",".join(f'"email":"{n}"' for n in range(size)) + "}"
+        cookies = "; ".join(f"sid={n}" for n in range(size))
+        head = f"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncookie: {cookies}\r\ncontent-length: {len(body)}\r\n\r\n"
+        answer = send(node.proxy, (head + body).encode())
+        assert status(answer) == 403, answer[:100]
+
+    return growth(node, 400, once, "values")
+
+
 @attack("work", "a head of 48 KB with 90 headers, cookies and a query full of separators", "twice the bytes cost at most 2.2 times the CPU time")
 def heads():
     node = proxy("rules: [{ id: by-cookie, key: ['cookie:sid', 'query:q'], limit: 5/h }]\n")
