@@ -245,11 +245,11 @@ mod tests {
 
     const NOW: Time = Time::from_secs(1_800_000_000);
     const SECOND: Duration = Duration::from_secs(1);
-    const TERMS: BanConditions = BanConditions { after: 3, within: SECOND, first: SECOND, max: SECOND };
+    const CONDITIONS: BanConditions = BanConditions { after: 3, within: SECOND, first: SECOND, max: SECOND };
 
     fn push(waiting: &ViolationQueue, n: usize, rule: &str, at: Time) {
         let key = Key::parse(&format!("user:{n}")).expect("valid");
-        waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), TERMS, at);
+        waiting.push(Fingerprint(n as u64), &key, &RuleId::new(rule).expect("valid"), CONDITIONS, at);
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
         let rule = RuleId::new("a").expect("valid");
         for n in 0..2_000 {
             let key = Key::parse(&format!("user:{long}{n}")).expect("valid");
-            waiting.push(Fingerprint(n), &key, &rule, TERMS, NOW);
+            waiting.push(Fingerprint(n), &key, &rule, CONDITIONS, NOW);
         }
         assert!(waiting.dropped() > 900, "{}", waiting.dropped());
     }
