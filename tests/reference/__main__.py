@@ -15,6 +15,7 @@ import command_line  # noqa: E402
 import configuration  # noqa: E402
 import http_api  # noqa: E402
 import metrics  # noqa: E402
+import schema_examples  # noqa: E402
 from process import ROOT  # noqa: E402
 from program import TOLLGATE  # noqa: E402
 from table import Missing  # noqa: E402
@@ -39,10 +40,7 @@ def main(arguments: list[str]) -> int:
         try:
             text = write()
         except Missing as missing:
-            print(f"docs/reference/{name}: NOT RUN: {missing}")
-            if log := os.environ.get("TOLLGATE_NOT_RUN"):
-                with open(log, "a") as lines:
-                    print(f"docs/reference/{name}: {missing}", file=lines)
+            not_run(f"docs/reference/{name}", missing)
             continue
         committed = path.read_text() if path.exists() else ""
         if text == committed:
@@ -55,9 +53,26 @@ def main(arguments: list[str]) -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             print(f"docs/reference/{name} is written")
+    wrong = wrong_examples() if check else []
+    print(*wrong, sep="\n", end="\n" if wrong else "")
     if not different:
         print(f"{len(PAGES)} pages of docs/reference are up to date")
-    return 1 if check and different else 0
+    return 1 if check and (different or wrong) else 0
+
+
+def wrong_examples() -> list[str]:
+    try:
+        return schema_examples.problems()
+    except Missing as missing:
+        not_run("docs/reference/tollgate.schema.json, its examples", missing)
+        return []
+
+
+def not_run(what: str, missing: Missing) -> None:
+    print(f"{what}: NOT RUN: {missing}")
+    if log := os.environ.get("TOLLGATE_NOT_RUN"):
+        with open(log, "a") as lines:
+            print(f"{what}: {missing}", file=lines)
 
 
 sys.exit(main(sys.argv[1:]))
