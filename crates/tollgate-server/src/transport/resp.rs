@@ -48,6 +48,11 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
 /// From the first byte of a command to its last.
 const COMMAND_TIMEOUT: Duration = HEADER_TIMEOUT;
 
+/// What a client still sends after the last reply is discarded, within these bounds: if the socket were closed with
+/// unread input, the kernel could discard the reply.
+const LINGER_BYTES: usize = 32 << 20;
+const LINGER_TIME: Duration = Duration::from_secs(5);
+
 /// What all connections share.
 pub struct RespServer {
     gate: Arc<Gate>,
@@ -132,13 +137,30 @@ where
         }
         if is_last {
             // With TLS this also sends what is buffered, which a client that does not read would delay for ever.
-            timeout(WRITE_TIMEOUT, stream.shutdown()).await.ok();
+            let ended = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
+            if session.is_closing && matches!(ended, Ok(Ok(()))) {
+                linger(&mut stream, &mut reads, input).await;
+            }
             return;
         }
         input.drain(..used);
         deadlines.follow(&session, used, input.len());
         if input.is_empty() && input.capacity() > READ_BYTES {
             input = Vec::with_capacity(READ_BYTES);
+        }
+    }
+}
+
+/// Discards input until the client closes the connection too.
+async fn linger<S: AsyncRead + Unpin>(stream: &mut S, reads: &mut ReadWatch, mut input: Vec<u8>) {
+    let deadline = Some(Instant::now() + LINGER_TIME);
+    let mut discarded = 0;
+    while discarded < LINGER_BYTES {
+        input.clear();
+        input.reserve(READ_BYTES);
+        match reads.read(stream, &mut input, deadline).await {
+            ReadEvent::Read(Ok(count @ 1..)) => discarded += count,
+            ReadEvent::Read(_) | ReadEvent::DeadlinePassed | ReadEvent::Stopped => return,
         }
     }
 }

@@ -10,10 +10,10 @@ use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::{Folder, Server};
 
 /// A client that sends bytes and reads the replies to them.
-struct RespClient(TcpStream);
+pub struct RespClient(TcpStream);
 
 impl RespClient {
-    fn to(address: SocketAddr) -> RespClient {
+    pub fn to(address: SocketAddr) -> RespClient {
         let stream = TcpStream::connect(address).expect("the listener accepts");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         RespClient(stream)
@@ -27,6 +27,25 @@ impl RespClient {
         assert_eq!(String::from_utf8_lossy(&reply), expected, "{command}");
     }
 
+    /// Sends commands; their replies are as expected.
+    pub fn exchange(&mut self, commands: &[u8], expected: &str) {
+        let replies = self.exchange_until(commands, |replies| replies.len() >= expected.len());
+        assert_eq!(replies, expected);
+    }
+
+    /// Sends commands and reads their replies until they are complete.
+    pub fn exchange_until(&mut self, commands: &[u8], are_complete: impl Fn(&str) -> bool) -> String {
+        self.0.write_all(commands).expect("the server reads");
+        let mut replies = String::new();
+        let mut buffer = [0; 4096];
+        while !are_complete(&replies) {
+            let count = self.0.read(&mut buffer).expect("a reply");
+            assert!(count > 0, "{replies}");
+            replies.push_str(std::str::from_utf8(&buffer[..count]).expect("text"));
+        }
+        replies
+    }
+
     /// Sends bytes and no more; returns everything up to the end of the connection.
     fn send_all(mut self, bytes: &[u8]) -> String {
         self.0.write_all(bytes).ok(); // the server may have closed it
@@ -38,7 +57,7 @@ impl RespClient {
 }
 
 /// A command as an array of its words.
-fn frame(command: &str) -> Vec<u8> {
+pub fn frame(command: &str) -> Vec<u8> {
     let words: Vec<_> = command.split(' ').collect();
     let mut bytes = format!("*{}\r\n", words.len());
     words.iter().for_each(|word| bytes.push_str(&format!("${}\r\n{word}\r\n", word.len())));
@@ -46,7 +65,7 @@ fn frame(command: &str) -> Vec<u8> {
 }
 
 /// The reply of `CL.THROTTLE`.
-fn throttled(numbers: [i64; 5]) -> String {
+pub fn throttled(numbers: [i64; 5]) -> String {
     let numbers: String = numbers.iter().map(|number| format!(":{number}\r\n")).collect();
     format!("*5\r\n{numbers}")
 }
@@ -68,6 +87,9 @@ fn throttle_answers_as_redis_cell_does() {
     client.expect("SELECT 1", "+OK\r\n");
     client.expect("CL.THROTTLE user 15 30 60 0", &throttled([0, 16, 16, -1, 0]));
     client.expect("SELECT 0", "+OK\r\n");
+    client.expect("UNLINK none", ":0\r\n");
+    client.expect("UNLINK user fresh none", ":1\r\n");
+    client.expect("CL.THROTTLE user 15 30 60 16", &throttled([0, 16, 0, -1, 32]));
     client.expect("DEL user fresh none", ":1\r\n");
     client.expect("CL.THROTTLE user 15 30 60 0", &throttled([0, 16, 16, -1, 0]));
 }
@@ -103,6 +125,7 @@ fn bad_arguments_are_named_and_the_connection_goes_on() {
         ("TOLLGATE.CHECK path /a path /b", "path is given twice"),
         ("GETSET a b", "unknown command 'GETSET'"),
         ("ECHO", "wrong number of arguments for 'echo' command"),
+        ("UNLINK", "wrong number of arguments for 'unlink' command"),
         ("CLIENT KILL", "unknown subcommand 'KILL' of 'client'"),
         ("SELECT 16", "DB index is out of range"),
         ("AUTH x", "AUTH <password> called without any password configured: no token has the role check"),
@@ -203,6 +226,27 @@ fn a_broken_client_is_told_why_and_others_go_on() {
     assert_eq!(&reply, b"+PONG\r\n");
 }
 
+/// A regression: the socket was closed with unread input, so that the kernel reset the connection and discarded the error.
+#[test]
+fn a_client_that_goes_on_sending_after_its_mistake_can_read_the_error() {
+    let server = Server::start("rules: []");
+    for (mistake, expected) in [
+        (&b"*1\r\n$1073741824\r\n"[..], "-ERR Protocol error: an argument has at most 65536 bytes\r\n"),
+        (b"*1\r\n$4\r\nQUIT\r\n", "+OK\r\n"),
+    ] {
+        let mut client = RespClient::to(server.resp);
+        client.0.write_all(mistake).expect("it reads");
+        let chunk = vec![b'x'; 1 << 20];
+        for _ in 0..8 {
+            client.0.write_all(&chunk).expect("it is still read");
+        }
+        client.0.shutdown(Shutdown::Write).expect("a socket");
+        let mut reply = String::new();
+        client.0.read_to_string(&mut reply).expect("the reply, and no reset");
+        assert_eq!(reply, expected);
+    }
+}
+
 #[test]
 fn a_token_is_required_once_one_has_the_role_check() {
     let folder = Folder::new();
@@ -220,6 +264,8 @@ fn a_token_is_required_once_one_has_the_role_check() {
     client.expect("AUTH wrong", wrong);
     client.expect("AUTH a-secret-of-the-readers", wrong);
     client.expect("AUTH default a-secret-of-the-callers", "+OK\r\n");
+    client.expect("AUTH wrong", wrong);
+    client.expect("HELLO 2 AUTH default wrong", wrong);
     client.expect("CL.THROTTLE a 0 1 60", &throttled([0, 1, 0, -1, 60]));
     client.expect("RESET", "+RESET\r\n");
     client.expect("PING", refused);

@@ -88,7 +88,7 @@ const fn row(name: &'static str, arity: i64, flags: &'static [&'static str], key
     TableRow { name, arity, flags, first_key: keys.0, last_key: keys.1 }
 }
 
-pub const TABLE: [TableRow; 13] = [
+pub const TABLE: [TableRow; 14] = [
     row("auth", -2, &["noscript", "loading", "stale", "fast", "no_auth"], (0, 0)),
     row("cl.throttle", -5, &["write", "fast"], (1, 1)),
     row("client", -2, &["noscript"], (0, 0)),
@@ -102,6 +102,7 @@ pub const TABLE: [TableRow; 13] = [
     row("reset", 1, &["noscript", "loading", "stale", "fast", "no_auth"], (0, 0)),
     row("select", 2, &["loading", "stale", "fast"], (0, 0)),
     row("tollgate.check", -2, &["write", "fast"], (0, 0)),
+    row("unlink", -2, &["write"], (1, -1)),
 ];
 
 impl<'a> Command<'a> {
@@ -126,15 +127,20 @@ impl<'a> Command<'a> {
             Some(b"client") => client(args).map(Command::Client),
             Some(b"command") => table(args).map(Command::Table),
             Some(b"info") => Ok(Command::Info),
-            Some(b"del" | b"unlink") => match args.len() {
-                1 => Err(CommandError::Arity("del")),
-                _ => Ok(Command::Del(args.iter().skip(1).collect())),
-            },
+            Some(b"del") => keys(args, "del").map(Command::Del),
+            Some(b"unlink") => keys(args, "unlink").map(Command::Del),
             Some(b"quit") => Ok(Command::Quit),
             Some(b"reset") => at_most(args, 1, "reset").map(|()| Command::Reset),
             _ => Err(CommandError::Unknown(shown(name))),
         }
     }
+}
+
+fn keys<'a>(args: &Args<'a, '_>, command: &'static str) -> Result<Vec<&'a [u8]>, CommandError> {
+    if args.len() == 1 {
+        return Err(CommandError::Arity(command));
+    }
+    Ok(args.iter().skip(1).collect())
 }
 
 fn hello<'a>(args: &Args<'a, '_>) -> Result<Command<'a>, CommandError> {

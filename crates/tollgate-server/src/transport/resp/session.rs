@@ -155,14 +155,16 @@ impl<'s> RespSession<'s> {
         }
     }
 
-    /// Whether the token is valid; writes the error if it is not.
+    /// Whether the token is valid; writes the error if it is not. As in Redis, a client that is authenticated stays so.
     fn authenticate(&mut self, credentials: &AuthToken<'_>) -> bool {
-        self.is_authenticated = self.server.is_valid(credentials.token);
-        if !self.is_authenticated {
+        let is_valid = self.server.is_valid(credentials.token);
+        if is_valid {
+            self.is_authenticated = true;
+        } else {
             self.server.log_refused(self.peer);
             self.replies.error("WRONGPASS invalid token: AUTH expects a token of the role check");
         }
-        self.is_authenticated
+        is_valid
     }
 
     fn hello(&mut self, version: Option<RespVersion>, auth: Option<&AuthToken<'_>>, name: Option<&[u8]>) {
