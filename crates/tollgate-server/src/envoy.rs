@@ -12,6 +12,8 @@ use tollgate::internal::policy::{PolicyParts, PolicySnapshot, Settings};
 mod answer;
 pub mod config;
 mod decide;
+#[cfg(test)]
+mod decide_tests;
 mod hit;
 mod overrides;
 mod request;
@@ -79,6 +81,13 @@ impl EnvoyLimits {
     pub fn is_same_as(&self, other: &EnvoyLimits) -> bool {
         let texts = |limits: &EnvoyLimits| limits.config.as_ref().map(|config| config.texts().clone());
         self.settings == other.settings && texts(self) == texts(other)
+    }
+
+    /// Whether limits that descriptors bring along are counted in a domain. envoyproxy/ratelimit ignores those of domains
+    /// that its files do not have.
+    fn has_overrides_in(&self, domain: &str) -> bool {
+        let is_unknown = self.config.as_ref().is_some_and(|config| !config.has_domain(domain));
+        !(is_unknown && self.settings.compat == Compat::Envoy)
     }
 
     /// The limits of the configuration as rules, if there is one.

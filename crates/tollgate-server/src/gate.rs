@@ -1,5 +1,6 @@
 //! State shared by all listeners: the engine, its clock, and the settings that a reload may change.
 
+use std::hash::RandomState;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -7,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use hyper::HeaderMap;
 use serde::Serialize;
+use smallvec::SmallVec;
 use tollgate::internal::ban::Ban;
 use tollgate::internal::engine::{
     CounterCreation, DecisionContext, DecisionMode, InspectError, InspectMode, KeyReport,
@@ -41,6 +43,7 @@ use crate::trace_id::TraceId;
 use tollgate::internal::ticket::{KeyScope, Tickets};
 
 mod central;
+mod concurrent_calls;
 mod counters;
 mod reloads;
 mod spans;
@@ -48,6 +51,7 @@ mod throttle;
 pub mod tracking;
 
 pub use central::CentralBackend;
+pub use concurrent_calls::call_each;
 use counters::CounterLocation;
 pub use reloads::Reloads;
 pub use throttle::{CallerKey, MemoryLimit, ThrottleCounter};
@@ -202,6 +206,20 @@ impl Gate {
         }
     }
 
+    /// As [`refund`](Self::refund), but returns once a central store has done it. A charge that cannot be refunded
+    /// remains.
+    pub async fn refund_and_wait(&self, receipt: ChargeReceipt) {
+        let (local, remote) = receipt.split_by_store();
+        if let Some(receipt) = local {
+            self.engine.settle(receipt, 0, self.now());
+        }
+        if let (Some(receipt), Some(central)) = (remote, self.central.get()) {
+            let counters: SmallVec<[_; 2]> = receipt.items().iter().map(|item| item.fingerprint).collect();
+            central.settle_and_wait(receipt, 0, self.now()).await;
+            self.engine.forget_denials(counters.into_iter());
+        }
+    }
+
     /// Settles the charges of a receipt; returns how many of them changed.
     pub async fn settle_receipt(&self, receipt: &str, settlement: Settlement) -> Result<usize, ReceiptError> {
         if let (Some(central), Some(id)) = (self.central.get(), self.receipts.shared_id(receipt)) {
@@ -273,7 +291,7 @@ impl Gate {
         self.run(snapshot, DecisionContext { policy, hit, now, mode, creation }).await
     }
 
-    /// Decides independent hits, in order.
+    /// Decides independent hits, in order. With a central store hits of different origin are decided at the same time.
     pub async fn check_batch(
         &self,
         snapshot: &GateSnapshot,
@@ -281,7 +299,9 @@ impl Gate {
         now: Time,
     ) -> Vec<EngineVerdict> {
         if !self.counts_in_memory() {
-            return self.run_each(snapshot, hits, now, DecisionMode::Check).await;
+            let hasher = RandomState::new();
+            let origin = |hit: &Hit<'_>| hit::origin_hash(hit, &hasher);
+            return call_each(hits, origin, |hit| self.check(snapshot, hit, now)).await;
         }
         let timer = self.decision_times.start(hits.len());
         let verdicts = self.engine.decide_batch(&snapshot.policy, hits, now);
@@ -300,21 +320,13 @@ impl Gate {
         hits: &[Hit<'_>],
         now: Time,
     ) -> Vec<EngineVerdict> {
-        self.run_each(snapshot, hits, now, DecisionMode::Peek).await
-    }
-
-    async fn run_each(
-        &self,
-        snapshot: &GateSnapshot,
-        hits: &[Hit<'_>],
-        now: Time,
-        mode: DecisionMode,
-    ) -> Vec<EngineVerdict> {
-        let mut verdicts = Vec::with_capacity(hits.len());
-        for hit in hits {
-            verdicts.push(self.run(snapshot, in_force(snapshot, hit, now, mode)).await);
+        if self.counts_in_memory() {
+            let peek = |hit| self.engine.decide_in(&in_force(snapshot, hit, now, DecisionMode::Peek));
+            return hits.iter().map(peek).collect();
         }
-        verdicts
+        // They change nothing, so each may be called at any time.
+        let each = |hit: &Hit<'_>| std::ptr::from_ref(hit).addr();
+        call_each(hits, each, |hit| self.peek(snapshot, hit, now)).await
     }
 
     /// Decides, and records a check.

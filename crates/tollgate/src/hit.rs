@@ -3,6 +3,7 @@
 //! Everything is borrowed where possible. Values are returned in normal form, whatever their source.
 
 use std::borrow::Cow;
+use std::hash::{BuildHasher, Hash, Hasher as _};
 use std::net::IpAddr;
 
 use smallvec::SmallVec;
@@ -35,7 +36,7 @@ pub struct Hit<'a> {
     cost: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct HitField<'a> {
     source: FieldSource,
     name: Cow<'a, str>,
@@ -252,6 +253,15 @@ pub fn raw_values<'h>(hit: &'h Hit<'_>, source: FieldSource, name: &str) -> impl
 /// The value of an attribute in normal form, the first of several.
 pub fn value<'h>(hit: &'h Hit<'_>, attribute: &Attribute, ipv6_prefix: u8) -> Option<Cow<'h, str>> {
     hit.value(attribute, ipv6_prefix)
+}
+
+/// A hash of everything but the cost: hits of the same client on the same target have the same.
+pub fn origin_hash(hit: &Hit<'_>, hasher: &impl BuildHasher) -> u64 {
+    let Hit { domain, target, ip, user, email, mac, api_key, fields, overfull_sources, cost: _ } = hit;
+    let mut state = hasher.build_hasher();
+    (domain, target, ip, user, email).hash(&mut state);
+    (mac, api_key, fields, overfull_sources).hash(&mut state);
+    state.finish()
 }
 
 /// Marks every field of a source as having too many values.

@@ -113,6 +113,12 @@ impl PolicySnapshot {
         }
     }
 
+    /// Whether a hit is exempt by the allow list.
+    pub fn is_hit_allow_listed(&self, hit: &Hit<'_>) -> bool {
+        let is_empty = self.file_allow.is_empty() && self.allow.is_empty();
+        !is_empty && self.allow_entry(hit).is_some()
+    }
+
     /// The entry of the allow list that exempts a hit.
     pub(crate) fn allow_entry(&self, hit: &Hit<'_>) -> Option<(&Key, AllowSource)> {
         // Any one of several values can ban a request; only a single value can exempt it.

@@ -13,8 +13,10 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Key;
 use crate::plan::{Exempt, denied_hits, enforcement};
 use crate::rule::{DenyOptions, RuleMode, RuleOwner, RuleRef, VerdictLimit, VerdictRule};
-use crate::store::{Charge, ChargeItem, ChargeReceipt, ChargeRef, LimitOutcome, Predecessor, ReceiptItem};
+use crate::store::{Charge, ChargeItem, ChargeRef, LimitOutcome, Predecessor};
 use crate::time::{Time, calendar, format_duration};
+
+mod receipt;
 
 #[derive(Debug)]
 pub struct EngineVerdict {
@@ -251,21 +253,6 @@ impl LimitVerdict {
             predecessors: &[],
         }
     }
-
-    /// What was charged.
-    fn receipt_item(&self) -> Option<ReceiptItem> {
-        let grant = self.outcome.grant?;
-        Some(match &self.charge {
-            Some(charge) => ReceiptItem::of(charge, grant),
-            None => ReceiptItem {
-                fingerprint: self.fingerprint,
-                quota: self.limit.with_quota().quota,
-                unit_cost: self.rule.cost,
-                grant,
-                counter: None,
-            },
-        })
-    }
 }
 
 impl ChargeItem for LimitVerdict {
@@ -413,18 +400,6 @@ impl EngineVerdict {
             self.reported = summary.admitting.map(|(n, _)| n);
             self.delay = summary.delay;
         }
-    }
-
-    /// The limits that were charged, each with its charge.
-    pub fn charged(&self) -> impl Iterator<Item = (&LimitVerdict, ReceiptItem)> {
-        self.limits.iter().filter_map(|limit| Some((limit, limit.receipt_item()?)))
-    }
-
-    /// For refunding or settling what was charged: `None` if nothing was, or if it was taken before.
-    pub fn take_receipt(&mut self) -> Option<ChargeReceipt> {
-        let receipt = ChargeReceipt::from_items(self.charged().map(|(_, item)| item));
-        self.limits.iter_mut().for_each(|limit| limit.outcome.grant = None);
-        receipt
     }
 
     pub fn reported(&self) -> Option<&LimitVerdict> {

@@ -9,6 +9,7 @@ use tollgate::internal::headers::Headers;
 use tollgate::internal::rule::DenyOptions;
 use tollgate::internal::verdict::LimitVerdict;
 
+use super::Compat;
 use super::config::{ConfiguredLimit, LimitMode, Quantity};
 use super::request::LimitUnit;
 
@@ -20,6 +21,7 @@ pub struct RateLimitAnswer {
     pub headers: Headers,
     /// The body of the response to the client, if the denying rule has one.
     pub body: Option<Box<str>>,
+    pub compat: Compat,
 }
 
 impl RateLimitAnswer {
@@ -39,8 +41,13 @@ impl RateLimitAnswer {
         }
     }
 
+    /// Whether the request is denied: over an enforced limit or, as later versions of envoyproxy/ratelimit have it, over
+    /// all of its quotas.
     pub fn is_over_limit(&self) -> bool {
+        let mut quotas = self.statuses.iter().filter(|status| status.is_quota).peekable();
+        let denies_by_quota = self.compat == Compat::Envoy && quotas.peek().is_some();
         self.statuses.iter().any(|status| status.is_over_limit && !status.is_quota)
+            || denies_by_quota && quotas.all(|status| status.is_over_limit)
     }
 
     /// The positions of the descriptors over a limit in quota mode; `None` if no limit is in quota mode.
@@ -54,7 +61,7 @@ impl RateLimitAnswer {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DescriptorStatus {
     pub is_over_limit: bool,
-    /// Whether the limit is in quota mode: the request passes even if this is over the limit.
+    /// Whether the limit is in quota mode: being over it does not deny the request by itself.
     pub is_quota: bool,
     /// The limit that decided; `None` if none applies.
     pub limit: Option<StatusLimit>,

@@ -116,6 +116,10 @@ impl EnvoyConfig {
         EnvoyConfig { texts, domains, policy }
     }
 
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
     pub fn policy(&self) -> &Arc<PolicySnapshot> {
         &self.policy
     }

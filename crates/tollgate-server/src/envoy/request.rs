@@ -28,6 +28,8 @@ pub struct Descriptor<'a> {
     pub limit: Option<LimitOverride>,
     /// Its own cost; 0 charges nothing.
     pub hits_addend: Option<u64>,
+    /// Whether its cost is given back instead of charged.
+    pub is_refund: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -1,10 +1,13 @@
 //! The gate's access to the central store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use tokio::runtime::Handle;
 use tollgate::Time;
-use tollgate::internal::store::central::{CentralCounter, CentralCounterStore as _, LimitResult};
+use tollgate::internal::store::central::{
+    CentralCounter, CentralCounterStore, CentralOutcome, LimitResult, StoreError,
+};
 use tollgate::internal::store::{Charge, ChargeReceipt, DeniedHits};
 use tollgate::internal::time::Period;
 use tollgate::internal::{Limit, Rate};
@@ -29,7 +32,7 @@ pub struct CentralBackend {
     runtime: Handle,
     settlements: AtomicU64,
     pub track_writes: TrackWrites,
-    /// Times of decisions.
+    /// Times of the calls that decide.
     pub latencies: LatencyHistogram,
 }
 
@@ -46,6 +49,11 @@ impl CentralBackend {
             track_writes: TrackWrites::default(),
             latencies: LatencyHistogram::default(),
         }
+    }
+
+    /// The store, with the calls that decide timed.
+    pub fn timed(&self) -> TimedStore<'_> {
+        TimedStore(self)
     }
 
     /// Claims a receipt once for the whole fleet. The claim is a counter with a limit of 1.
@@ -71,6 +79,14 @@ impl CentralBackend {
         self.store.settle_detached(&self.runtime, receipt, real_cost, now);
     }
 
+    /// As [`settle`](Self::settle), but returns once it is done.
+    pub async fn settle_and_wait(&self, receipt: ChargeReceipt, real_cost: u64, now: Time) {
+        self.settlements.fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = self.store.settle(receipt, real_cost, now).await {
+            tracing::debug!(store = self.name, %error, "a charge could not be corrected");
+        }
+    }
+
     /// Settlements requested so far.
     pub fn settlements(&self) -> u64 {
         self.settlements.load(Ordering::Relaxed)
@@ -83,5 +99,35 @@ impl CentralBackend {
     /// Whether a server does not answer, so that its counters protect less than usual.
     pub fn is_impaired(&self) -> bool {
         self.health().iter().any(|server| server.trouble.is_some())
+    }
+}
+
+/// A central store that records how long its decisions take.
+pub struct TimedStore<'c>(&'c CentralBackend);
+
+impl CentralCounterStore for TimedStore<'_> {
+    async fn charge(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        self.time(charges, self.0.store.charge(charges, now)).await
+    }
+
+    async fn peek(&self, charges: &[Charge], now: Time) -> CentralOutcome {
+        self.time(charges, self.0.store.peek(charges, now)).await
+    }
+
+    async fn reset(&self, counter: &CentralCounter, now: Time) -> Result<bool, StoreError> {
+        self.0.store.reset(counter, now).await
+    }
+}
+
+impl TimedStore<'_> {
+    /// Without charges the store is not called.
+    async fn time<T>(&self, charges: &[Charge], call: impl Future<Output = T>) -> T {
+        if charges.is_empty() {
+            return call.await;
+        }
+        let started = Instant::now();
+        let result = call.await;
+        self.0.latencies.record(started.elapsed());
+        result
     }
 }

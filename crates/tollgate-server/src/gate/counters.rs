@@ -1,9 +1,7 @@
 //! Where the counters of a node are. The rest of a request's path does not distinguish memory from a central store.
 
-use std::time::Instant;
-
 use tollgate::Time;
-use tollgate::internal::engine::{DecisionContext, DecisionMode, InspectError, InspectMode, KeyReport};
+use tollgate::internal::engine::{DecisionContext, InspectError, InspectMode, KeyReport};
 use tollgate::internal::identity::Key;
 use tollgate::internal::store::central::CounterId;
 use tollgate::internal::store::{CounterKey, KeyPart, Sensitivity};
@@ -46,12 +44,8 @@ impl CentralBackend {
     /// Decides, and refunds the charges of a request that was denied after all.
     async fn decide(&self, engine: &EngineCore, context: &DecisionContext<'_, '_>) -> EngineVerdict {
         let DecisionContext { policy, hit, now, mode, .. } = *context;
-        let started = Instant::now();
         // Boxed: an idle connection has room for the future of a request.
-        let decided = Box::pin(engine.decide_central(policy, hit, now, mode, &self.store)).await;
-        if mode == DecisionMode::Check {
-            self.latencies.record(started.elapsed());
-        }
+        let decided = Box::pin(engine.decide_central(policy, hit, now, mode, &self.timed())).await;
         if let Some(receipt) = decided.to_refund {
             self.settle(receipt, 0, now);
         }

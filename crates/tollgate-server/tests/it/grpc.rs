@@ -5,10 +5,13 @@ use tonic::Code;
 
 mod authorization;
 mod bad_input;
-mod client;
+pub mod client;
+mod envoy_compat;
 mod envoy_config;
+mod envoy_matching;
 mod messages;
 mod python;
+mod refunds;
 mod request_counts;
 
 use client::{GrpcClient, OK, OVER_LIMIT, descriptor, request};

@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use crate::algorithm::{Admission, Decision};
+use crate::engine::EngineCore;
+use crate::fingerprint::Fingerprint;
 use crate::limit::Shape;
 use crate::plan::Plan;
 use crate::policy::{PolicySnapshot, StoreSettings};
@@ -120,7 +122,20 @@ impl DenyCache {
     }
 
     fn shard(&self, charge: &Charge) -> &Mutex<SampledLru<CachedDenial>> {
-        &self.0[charge.fingerprint.0 as usize % SHARDS]
+        self.shard_of(charge.fingerprint)
+    }
+
+    fn shard_of(&self, counter: Fingerprint) -> &Mutex<SampledLru<CachedDenial>> {
+        &self.0[counter.0 as usize % SHARDS]
+    }
+}
+
+impl EngineCore {
+    /// Removes the known denials of counters: requests on them ask the central store again.
+    pub fn forget_denials(&self, counters: impl Iterator<Item = Fingerprint>) {
+        for counter in counters {
+            lock(self.deny_cache.shard_of(counter)).remove(counter);
+        }
     }
 }
 

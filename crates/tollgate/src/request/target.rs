@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The target of a request, in canonical form.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target<'a> {
     method: Cow<'a, str>,
     host: Cow<'a, str>,

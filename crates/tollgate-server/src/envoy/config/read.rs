@@ -85,6 +85,16 @@ impl ConfigReader<'_> {
         let is_shadow = map.optional_bool("shadow_mode").unwrap_or_default();
         let is_quota = map.optional_bool("quota_mode").unwrap_or_default();
         let shares = map.optional_bool("share_threshold").unwrap_or_default();
+        if shares
+            && !value.contains('*')
+            && let Some(node) = map.optional("share_threshold")
+        {
+            map.reject(
+                "share_threshold",
+                node,
+                "only a value with a wildcard ('*') has values that could share",
+            );
+        }
         // For metrics of the original, whose labels are values of clients.
         map.optional_bool("detailed_metric");
         map.optional_bool("value_to_metric");
@@ -103,8 +113,7 @@ impl ConfigReader<'_> {
             None => Level::default(),
         };
         parents.pop();
-        let is_shared = shares && value.contains('*');
-        Some((key, DescriptorNode { value: value.into(), limit, is_shared, next }))
+        Some((key, DescriptorNode { value: value.into(), limit, is_shared: shares, next }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Limits of the configuration as rules: for the policy that counts them, and as native rules to start from.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
 use ring::digest::{SHA256, digest};
@@ -116,19 +116,54 @@ pub fn native_rules(texts: &ConfigTexts) -> Result<NativeRules, Problems> {
             let group = groups.entry((keys, is_shadow)).or_default();
             let fixed = entries.iter().filter(|(_, value)| !value.is_empty());
             let fixed: Vec<_> = fixed.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            if fixed.is_empty() { group.general = Some(rate) } else { group.specific.push((fixed, rate)) }
+            if let Some(kept) = group.add(fixed, &rate) {
+                let [lost, kept] =
+                    [&*rate, kept].map(|rate| if rate == NO_LIMIT { "no limit" } else { rate });
+                notes.push(format!("{}: {lost} is left out: these keys have {kept} elsewhere", shown()));
+            }
         });
     }
-    let rules = groups.into_iter().map(|((keys, is_shadow), group)| native_rule(&keys, is_shadow, group));
+    let mut ids = HashSet::new();
+    let rules = groups.into_iter().map(|((keys, is_shadow), group)| {
+        let id = unused_id(&keys, is_shadow, &mut ids);
+        native_rule(id, &keys, is_shadow, group)
+    });
     Ok(NativeRules { rules: rules.collect(), notes })
 }
 
-fn native_rule(keys: &[String], is_shadow: bool, group: Group) -> Map<String, Value> {
-    let mut id = id_text(&keys.join("."));
-    id.truncate(RuleId::MAX_LEN - "-shadow".len());
-    if is_shadow {
-        id.push_str("-shadow");
+impl Group {
+    /// Adds a limit, unless one of the same descriptors differs, which is returned.
+    fn add(&mut self, fixed: Vec<(String, String)>, rate: &str) -> Option<&str> {
+        let kept = match self.specific.iter().position(|(other, _)| *other == fixed) {
+            Some(n) => &self.specific[n].1,
+            None if fixed.is_empty() => self.general.get_or_insert_with(|| rate.to_owned()),
+            None => {
+                self.specific.push((fixed, rate.to_owned()));
+                return None;
+            }
+        };
+        (kept != rate).then_some(kept)
     }
+}
+
+/// The keys as an id; with a number if other keys have the same.
+fn unused_id(keys: &[String], is_shadow: bool, used: &mut HashSet<String>) -> String {
+    let mode = if is_shadow { "-shadow" } else { "" };
+    let mut words = id_text(&keys.join("."));
+    words.truncate(RuleId::MAX_LEN - "-shadow".len());
+    let mut id = format!("{words}{mode}");
+    for n in 2.. {
+        if used.insert(id.clone()) {
+            break;
+        }
+        let number = format!("-{n}");
+        words.truncate(RuleId::MAX_LEN - "-shadow".len() - number.len());
+        id = format!("{words}{number}{mode}");
+    }
+    id
+}
+
+fn native_rule(id: String, keys: &[String], is_shadow: bool, group: Group) -> Map<String, Value> {
     let attribute = |key: &String| format!("attr:{key}");
     let mut rule = Map::new();
     rule.insert("id".to_owned(), id.into());

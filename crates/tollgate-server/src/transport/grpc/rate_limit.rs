@@ -71,6 +71,7 @@ fn read_descriptor(fields: Fields<'_>) -> Result<Descriptor<'_>, DecodeError> {
             }
             2 => descriptor.limit = read_override(field.message()?)?,
             3 => descriptor.hits_addend = Some(read_wrapped(field.message()?)?),
+            4 => descriptor.is_refund = field.varint()? != 0,
             _ => {}
         }
     }

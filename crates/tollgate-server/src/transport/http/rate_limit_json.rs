@@ -41,7 +41,7 @@ struct RequestJson<'a> {
     #[serde(borrow)]
     descriptors: Vec<DescriptorJson<'a>>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: u32,
+    hits_addend: Option<Number<u32>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -51,7 +51,9 @@ struct DescriptorJson<'a> {
     entries: Vec<EntryJson<'a>>,
     limit: Option<LimitJson>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Number>,
+    hits_addend: Option<Number<u64>>,
+    #[serde(alias = "isNegativeHits")]
+    is_negative_hits: Option<bool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -67,18 +69,21 @@ struct EntryJson<'a> {
 #[serde(deny_unknown_fields, default)]
 struct LimitJson {
     #[serde(alias = "requestsPerUnit")]
-    requests_per_unit: u32,
+    requests_per_unit: Option<Number<u32>>,
     unit: UnitJson,
 }
 
-/// A 64-bit number, which may be written as a text.
-struct Number(u64);
+/// A number, which may be written as a text.
+#[derive(Clone, Copy, Default)]
+struct Number<T>(T);
 
-impl<'de> Deserialize<'de> for Number {
+impl<'de, T: TryFrom<u64>> Deserialize<'de> for Number<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
         let number = value.as_u64().or_else(|| value.as_str()?.parse().ok());
-        number.map(Number).ok_or_else(|| serde::de::Error::custom("expected a number from 0"))
+        let number = number.and_then(|number| T::try_from(number).ok()).map(Number);
+        let bits = 8 * size_of::<T>();
+        number.ok_or_else(|| serde::de::Error::custom(format!("expected a number from 0, of {bits} bits")))
     }
 }
 
@@ -93,7 +98,7 @@ impl<'de> Deserialize<'de> for UnitJson {
         let numbered = value.as_u64().and_then(|number| LimitUnit::from_number(u32::try_from(number).ok()?));
         match named.or(numbered) {
             Some(unit) => Ok(UnitJson(Some(unit))),
-            None if value == "UNKNOWN" || value == 0 => Ok(UnitJson(None)),
+            None if value == "UNKNOWN" || value == 0 || value.is_null() => Ok(UnitJson(None)),
             None => Err(serde::de::Error::custom("expected SECOND, MINUTE, HOUR, DAY, WEEK, MONTH or YEAR")),
         }
     }
@@ -103,17 +108,19 @@ impl<'a> RequestJson<'a> {
     fn into_request(self) -> RateLimitRequest<'a> {
         let entry = |EntryJson { key, value }| Entry { key, value };
         let limit = |LimitJson { requests_per_unit, unit }: LimitJson| {
+            let Number(requests_per_unit) = requests_per_unit.unwrap_or_default();
             Some(LimitOverride { requests_per_unit, unit: unit.0? })
         };
         let descriptor = |one: DescriptorJson<'a>| Descriptor {
             entries: one.entries.into_iter().map(entry).collect(),
             limit: one.limit.and_then(limit),
             hits_addend: one.hits_addend.map(|Number(number)| number),
+            is_refund: one.is_negative_hits.unwrap_or_default(),
         };
         RateLimitRequest {
             domain: self.domain,
             descriptors: self.descriptors.into_iter().map(descriptor).collect(),
-            hits_addend: self.hits_addend,
+            hits_addend: self.hits_addend.unwrap_or_default().0,
         }
     }
 }

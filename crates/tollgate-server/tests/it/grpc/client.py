@@ -39,6 +39,18 @@ def rate_limits(channel):
         assert error.details() == "rate limit descriptor list must not be empty", error
 
 
+def refund(channel):
+    """A refund of hits, whose field is newer than the published messages (RateLimitDescriptor.is_negative_hits = 4)."""
+    stub = rls_pb2_grpc.RateLimitServiceStub(channel)
+    for hits, remaining in ((2, 2), (100, 3)):
+        asked = request("ann")
+        asked.descriptors[0].hits_addend.value = hits
+        asked.descriptors[0].MergeFromString(b"\x20\x01")
+        answer = stub.ShouldRateLimit(asked)
+        assert answer.overall_code == rls_pb2.RateLimitResponse.OK, answer
+        assert answer.statuses[0].limit_remaining == remaining, answer
+
+
 def described(address, method, path, headers=()):
     check = external_auth_pb2.CheckRequest()
     check.attributes.source.address.socket_address.address = address
@@ -88,6 +100,8 @@ def reflection(channel):
     asked = kind(domain="shop")
     asked.descriptors.add().entries.add(key="user", value="bob")
     assert call(asked).statuses[0].limit_remaining == 2
+    asked.descriptors[0].is_negative_hits = True
+    assert call(asked).statuses[0].limit_remaining == 3
     service = "envoy.service.auth.v3.Authorization"
     assert service in database.get_services()
     check = pool.FindServiceByName(service).FindMethodByName("Check")
@@ -99,6 +113,7 @@ def reflection(channel):
 
 with grpc.insecure_channel(sys.argv[1]) as channel:
     rate_limits(channel)
+    refund(channel)
     authorization(channel)
     health(channel)
     reflection(channel)

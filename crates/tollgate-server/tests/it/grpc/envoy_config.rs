@@ -60,18 +60,22 @@ descriptors:
     rate_limit: { unit: week, requests_per_unit: 100 }
 ";
 
-fn start(rest: &str) -> (Server, GrpcClient) {
+pub fn start_with(files: &[(&str, &str)], rest: &str) -> (Server, GrpcClient) {
     let folder = Folder::new();
     std::fs::create_dir(folder.path("envoy")).expect("a folder");
-    folder.write("envoy/shop.yaml", CONFIG);
+    files.iter().for_each(|(name, text)| drop(folder.write(&format!("envoy/{name}"), text)));
     folder.configure(&format!("envoy_config: envoy/\n{rest}"));
     let server = Server::start_in(&folder);
     let client = GrpcClient::to(server.grpc);
     (server, client)
 }
 
+fn start(rest: &str) -> (Server, GrpcClient) {
+    start_with(&[("shop.yaml", CONFIG)], rest)
+}
+
 /// The limit of a descriptor as (requests, unit); looks only.
-fn limit(client: &GrpcClient, domain: &str, entries: &[(&str, &str)]) -> Option<(u32, i32)> {
+pub fn limit(client: &GrpcClient, domain: &str, entries: &[(&str, &str)]) -> Option<(u32, i32)> {
     let mut look = request(domain, &[entries]);
     look.descriptors[0].hits_addend = Some(0);
     let status = client.limit(look).expect("an answer").statuses[0].clone();
@@ -266,6 +270,10 @@ fn bad_files_are_named_with_their_lines() {
         ),
         ("domain: a\ndescriptors: [{ key: x, rate_limit: { unlimited: true, unit: day } }]", "has no unit"),
         ("domain: a\ndescriptors: [{ key: x, colour: red }]", "unknown key 'colour'"),
+        (
+            "domain: a\ndescriptors:\n- { key: x, value: y, share_threshold: true }",
+            "a.yaml:3:40: descriptors[0].share_threshold: only a value with a wildcard ('*')",
+        ),
         ("domain: a\ndescriptors: 5", "expected a list of descriptors"),
     ] {
         let folder = Folder::new();
@@ -295,7 +303,37 @@ fn the_json_form_is_answered_on_the_http_listener() {
     assert_eq!(json["statuses"][0]["currentLimit"], limit);
     let answer = server.request("POST", "/json", body.to_string());
     assert_eq!((answer.status, answer.json()["statuses"][0]["code"].clone()), (429, json!("OVER_LIMIT")));
-    for bad in ["not json", "{\"domain\": 5}", "{\"domain\": \"\"}", "{\"colour\": 1}", "[]"] {
+    // The forms that proto3-JSON allows.
+    let entries = "\"entries\": [{ \"key\": \"key2\", \"value\": \"json\" }]";
+    for (hits, limit, requests, left) in [
+        ("\"2\"", "null", 20, 18),
+        ("null", "null", 20, 17),
+        ("1", "{ \"unit\": \"HOUR\", \"requestsPerUnit\": \"7\" }", 7, 6),
+        ("1", "{ \"unit\": 3, \"requests_per_unit\": null }", 0, 0),
+        ("1", "{ \"unit\": null, \"requestsPerUnit\": 7 }", 20, 16),
+    ] {
+        let body = format!(
+            "{{ \"domain\": \"shop\", \"hitsAddend\": {hits}, \"descriptors\": [{{ {entries}, \"limit\": {limit}, \"hitsAddend\": null }}] }}"
+        );
+        let status = server.request("POST", "/json", &body).json()["statuses"][0].clone();
+        assert_eq!(status["currentLimit"]["requestsPerUnit"], requests, "{body}: {status}");
+        assert_eq!(status["limitRemaining"], left, "{body}: {status}");
+    }
+    let refund = format!(
+        "{{ \"domain\": \"shop\", \"descriptors\": [{{ {entries}, \"isNegativeHits\": true, \"hits_addend\": \"3\" }}] }}"
+    );
+    let status = server.request("POST", "/json", &refund).json()["statuses"][0].clone();
+    assert_eq!((&status["code"], &status["limitRemaining"]), (&json!("OK"), &json!(19)), "{status}");
+    for bad in [
+        "{\"domain\": \"shop\", \"hitsAddend\": \"x\"}",
+        "{\"domain\": \"shop\", \"hitsAddend\": -1}",
+        "{\"domain\": \"shop\", \"hitsAddend\": 4294967296}",
+        "not json",
+        "{\"domain\": 5}",
+        "{\"domain\": \"\"}",
+        "{\"colour\": 1}",
+        "[]",
+    ] {
         assert_eq!(server.request("POST", "/json", bad).status, 400, "{bad}");
     }
 }

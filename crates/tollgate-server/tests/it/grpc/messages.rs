@@ -18,6 +18,8 @@ pub struct RateLimitDescriptor {
     pub limit: Option<RateLimitOverride>,
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
+    #[prost(bool, tag = "4")]
+    pub is_negative_hits: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -113,6 +113,7 @@ impl Kind {
             Kind::Int64 => (3, ""),
             Kind::Uint64 => (4, ""),
             Kind::Int32 => (5, ""),
+            Kind::Bool => (8, ""),
             Kind::Text => (9, ""),
             Kind::Message(name) => (11, name),
             Kind::Bytes => (12, ""),

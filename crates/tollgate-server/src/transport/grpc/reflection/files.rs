@@ -28,6 +28,7 @@ pub enum Kind {
     Int64,
     Uint32,
     Uint64,
+    Bool,
     Text,
     Bytes,
     Message(&'static str),
@@ -127,6 +128,7 @@ pub const FILES: &[File] = &[
                         ),
                     ),
                     (3, "hits_addend", Kind::Message(".google.protobuf.UInt64Value")),
+                    (4, "is_negative_hits", Kind::Bool),
                 ],
             )
         }],
