@@ -20,7 +20,7 @@ use crate::gate::Gate;
 use crate::gate::counters::reserved_counter;
 
 /// A key of a caller in one of its numbered databases.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CallerKey<'a> {
     pub database: u8,
     pub name: &'a [u8],
@@ -52,13 +52,13 @@ pub enum ThrottleFailure {
 const MEMORY_UNIT: Duration = Duration::from_nanos(1);
 
 impl Gate {
-    /// The counter of a key. In memory its cache lines are prefetched.
-    pub fn throttle_counter(&self, key: CallerKey<'_>, limit: &Limit) -> ThrottleCounter {
+    /// The counter of a key, for a call with this cost. In memory its cache lines are prefetched.
+    pub fn throttle_counter(&self, key: CallerKey<'_>, limit: &Limit, cost: u64) -> ThrottleCounter {
         if self.counts_in_memory() {
             return ThrottleCounter::Memory(self.memory_key(key), MemoryLimit::new(*limit));
         }
         let counter = CentralCounter { id: counter_id(key), limit: *limit };
-        ThrottleCounter::Central(Box::new(Charge::central(counter)))
+        ThrottleCounter::Central(Box::new(Charge { cost, ..Charge::central(counter) }))
     }
 
     /// Whether counters are in memory, not in a central store.
@@ -89,15 +89,15 @@ impl Gate {
     /// configured failure mode decides; with `closed` the error is returned.
     pub async fn throttle(
         &self,
-        counter: ThrottleCounter,
+        counter: &ThrottleCounter,
         key: CallerKey<'_>,
         cost: u64,
         now: Time,
     ) -> Result<LimitOutcome, ThrottleFailure> {
         let timer = self.decision_times.start(1);
         let outcome = match counter {
-            ThrottleCounter::Memory(key, limit) => Ok(self.throttle_memory(key, &limit, cost, now)),
-            ThrottleCounter::Central(charge) => self.throttle_central(charge, key, cost, now).await,
+            ThrottleCounter::Memory(key, limit) => Ok(self.throttle_memory(*key, limit, cost, now)),
+            ThrottleCounter::Central(charge) => self.throttle_central(charge, key, now).await,
         };
         self.decision_times.stop(timer);
         outcome
@@ -105,12 +105,11 @@ impl Gate {
 
     async fn throttle_central(
         &self,
-        mut charge: Box<Charge>,
+        charge: &Charge,
         key: CallerKey<'_>,
-        cost: u64,
         now: Time,
     ) -> Result<LimitOutcome, ThrottleFailure> {
-        charge.cost = cost;
+        let cost = charge.cost;
         let limit = charge.counter().limit;
         let Some(central) = self.central.get() else {
             return Ok(self.throttle_in_memory(key, &limit, cost, now));
@@ -118,10 +117,10 @@ impl Gate {
         central.supports(&limit).map_err(ThrottleFailure::Unsupported)?;
         // Before the call: a reload during it does not change how its failure is handled.
         let store = self.engine.policy().settings().store;
-        let charges = std::slice::from_ref(&*charge);
+        let charges = std::slice::from_ref(charge);
         let mut outcome = match cost {
-            0 => central.store.peek(charges, now).await,
-            _ => central.store.charge(charges, now).await,
+            0 => central.timed().peek(charges, now).await,
+            _ => central.timed().charge(charges, now).await,
         };
         let error = match outcome.limits.pop() {
             Some(LimitResult::Answered(outcome)) => return Ok(outcome),

@@ -32,7 +32,7 @@ impl MetricsWriter<'_> {
         }
         self.histogram(
             "tollgate_central_check_seconds",
-            "Time of a decision with charges in the central store.",
+            "Time of a call of the central store that decides. Decisions without such a call are not counted.",
             &central.latencies,
         )?;
         self.gauge(

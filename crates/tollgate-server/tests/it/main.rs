@@ -36,6 +36,7 @@ mod reload;
 mod resp;
 mod resp_clients;
 mod restart;
+mod round_trips;
 mod rules_db;
 mod running_example;
 mod same_decisions;

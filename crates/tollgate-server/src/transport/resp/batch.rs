@@ -12,7 +12,7 @@ use super::frame::Args;
 use super::session::RespSession;
 use super::throttle::{ThrottleCall, write_outcome};
 use super::{MAX_REPLY_BYTES, send};
-use crate::gate::ThrottleCounter;
+use crate::gate::{CallerKey, ThrottleCounter, call_each};
 
 /// Commands that are decided together.
 const MAX_COMMANDS: usize = 64;
@@ -25,10 +25,16 @@ pub struct CommandBatch<'a> {
 }
 
 enum BatchedCommand<'a> {
-    Throttle { call: ThrottleCall<'a>, counter: ThrottleCounter },
+    Throttle(BatchedThrottle<'a>),
     Check(Box<Check<'a>>),
     Other(Command<'a>),
     Invalid(String),
+}
+
+struct BatchedThrottle<'a> {
+    call: ThrottleCall<'a>,
+    key: CallerKey<'a>,
+    counter: ThrottleCounter,
 }
 
 impl<'a> CommandBatch<'a> {
@@ -46,8 +52,9 @@ impl<'a> CommandBatch<'a> {
         let parsed = if name.eq_ignore_ascii_case(b"cl.throttle") {
             let call = ThrottleCall::parse(args).map_err(|error| error.to_string());
             call.map(|call| {
-                let counter = session.server.gate.throttle_counter(session.caller_key(call.key), &call.limit);
-                BatchedCommand::Throttle { call, counter }
+                let key = session.caller_key(call.key);
+                let counter = session.server.gate.throttle_counter(key, &call.limit, call.quantity);
+                BatchedCommand::Throttle(BatchedThrottle { call, key, counter })
             })
         } else if name.eq_ignore_ascii_case(b"tollgate.check") {
             let check = Check::parse(args).map_err(|error| error.to_string());
@@ -77,7 +84,15 @@ impl<'a> CommandBatch<'a> {
         let mut commands = self.commands.into_iter().peekable();
         while let Some(command) = commands.next() {
             match command {
-                BatchedCommand::Throttle { call, counter } => run_throttle(session, &call, counter).await,
+                BatchedCommand::Throttle(throttle) => {
+                    let mut throttles = vec![throttle];
+                    while let Some(BatchedCommand::Throttle(next)) =
+                        commands.next_if(|next| matches!(next, BatchedCommand::Throttle(_)))
+                    {
+                        throttles.push(next);
+                    }
+                    run_throttles(session, &throttles).await;
+                }
                 BatchedCommand::Check(check) => {
                     let mode = check.mode;
                     let is_like = |next: &BatchedCommand<'_>| matches!(next, BatchedCommand::Check(next) if next.mode == mode);
@@ -100,15 +115,31 @@ impl<'a> CommandBatch<'a> {
     }
 }
 
-async fn run_throttle(session: &mut RespSession<'_>, call: &ThrottleCall<'_>, counter: ThrottleCounter) {
+/// Decides calls in order. With a central store calls on different keys wait for it at the same time.
+async fn run_throttles(session: &mut RespSession<'_>, throttles: &[BatchedThrottle<'_>]) {
     if !session.is_authenticated() {
-        return session.reject_unauthenticated();
+        return throttles.iter().for_each(|_| session.reject_unauthenticated());
     }
     let gate = &session.server.gate;
-    let key = session.caller_key(call.key);
-    match gate.throttle(counter, key, call.quantity, gate.now()).await {
-        Ok(outcome) => write_outcome(&mut session.replies, &call.limit, call.quantity, &outcome),
-        Err(error) => session.replies.error(error),
+    let outcomes = if gate.counts_in_memory() {
+        let mut outcomes = Vec::with_capacity(throttles.len());
+        for BatchedThrottle { call, key, counter } in throttles {
+            outcomes.push(gate.throttle(counter, *key, call.quantity, gate.now()).await);
+        }
+        outcomes
+    } else {
+        call_each(
+            throttles,
+            |throttle| throttle.key,
+            |BatchedThrottle { call, key, counter }| gate.throttle(counter, *key, call.quantity, gate.now()),
+        )
+        .await
+    };
+    for (BatchedThrottle { call, .. }, outcome) in throttles.iter().zip(outcomes) {
+        match outcome {
+            Ok(outcome) => write_outcome(&mut session.replies, &call.limit, call.quantity, &outcome),
+            Err(error) => session.replies.error(error),
+        }
     }
 }
 
@@ -136,12 +167,11 @@ async fn run_del(session: &mut RespSession<'_>, keys: &[&[u8]]) {
         return session.reject_unauthenticated();
     }
     let gate = &session.server.gate;
-    let mut removed = 0;
-    for name in keys {
-        match gate.reset_throttle(session.caller_key(name), gate.now()).await {
-            Ok(was_used) => removed += i64::from(was_used),
-            Err(error) => return session.replies.error(format_args!("UNAVAILABLE {error}")),
-        }
+    let keys: Vec<_> = keys.iter().map(|name| session.caller_key(name)).collect();
+    let results = call_each(&keys, |key| *key, |key| gate.reset_throttle(*key, gate.now())).await;
+    let removed = results.into_iter().try_fold(0, |sum, was_used| was_used.map(|was| sum + i64::from(was)));
+    match removed {
+        Ok(removed) => session.replies.integer(removed),
+        Err(error) => session.replies.error(format_args!("UNAVAILABLE {error}")),
     }
-    session.replies.integer(removed);
 }
