@@ -8,6 +8,11 @@ use serde_json::{Value, json};
 use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::{Client, Folder, Server, eventually, tollgate};
 
+use crate::grpc::authorization;
+use crate::grpc::client::GrpcClient;
+use crate::grpc::messages::{HttpRequest, RawHeaders};
+use crate::resp::{RespClient, frame};
+
 const RULES: &str = "rules: [{ id: login, key: [email], limit: 2/y }]\n";
 const LOG: &str = "decisions.ndjson";
 
@@ -116,6 +121,63 @@ fn all_decisions_of_every_transport_are_written_and_a_key_may_hold_anything() {
     assert!(lines[0]["key"].as_str().is_some_and(|key| key.starts_with("email:")), "{}", lines[0]);
     assert_eq!((&lines[4]["reason"], &lines[4]["rule"]), (&json!("no_rule"), &Value::Null));
     assert_eq!(metric(&server, "tollgate_decision_log_lines_total"), 5);
+}
+
+#[test]
+fn every_transport_writes_its_decisions() {
+    let folder = Folder::new();
+    folder.configure(&format!(
+        "log_keys: plain\ndecision_log: {{ to: {LOG}, sample: all }}\nidentity: {{ user: header:x-user }}\n\
+         trusted_proxies: [127.0.0.1]\nupstreams: ['http://127.0.0.1:1']\nrules: [{{ id: each, key: user, limit: 1/y }}]\n"
+    ));
+    let server = Server::start_in(&folder);
+    let mut written = 0;
+    let mut is_written = |what: &str, decide: &dyn Fn()| {
+        decide();
+        decide();
+        written += 2;
+        eventually("both decisions are written", || lines(&folder).len() >= written);
+        let lines = lines(&folder);
+        assert_eq!(lines.len(), written, "{what}: {lines:?}");
+        for (line, allowed) in lines[written - 2..].iter().zip([true, false]) {
+            assert_eq!(
+                (&line["allowed"], &line["rule"]),
+                (&json!(allowed), &json!("each")),
+                "{what}: {line}"
+            );
+            assert_eq!(line["key"], format!("user:{what}"), "{line}");
+        }
+    };
+    is_written("http", &|| drop(server.check(&json!({ "user": "http" }))));
+    is_written("batch", &|| drop(server.request("POST", "/v1/check/batch", "[{\"user\": \"batch\"}]")));
+    let json = "{\"domain\": \"default\", \"descriptors\": [{\"entries\": [{\"key\": \"user\", \"value\": \"json\"}]}]}";
+    is_written("json", &|| drop(server.request("POST", "/json", json)));
+    is_written("gateway", &|| {
+        let described = [
+            ("x-forwarded-method", "GET"),
+            ("x-forwarded-uri", "/"),
+            ("x-forwarded-host", "a"),
+            ("x-forwarded-for", "203.0.113.9"),
+            ("x-user", "gateway"),
+        ];
+        Client::to(server.http).request("GET", "/v1/forward-auth", &described, b"");
+    });
+    let grpc = GrpcClient::to(server.grpc);
+    is_written("grpc", &|| drop(grpc.single("default", &[("user", "grpc")])));
+    is_written("envoy", &|| {
+        let headers = vec![authorization::header("x-user", "envoy")];
+        let header_map = Some(RawHeaders { headers });
+        let request = HttpRequest { header_map, ..authorization::http("GET", "/") };
+        authorization::status(&grpc, "203.0.113.9", request);
+    });
+    is_written("resp", &|| {
+        let reply = RespClient::to(server.resp)
+            .exchange_until(&frame("TOLLGATE.CHECK user resp"), |reply| reply.ends_with("\r\n"));
+        assert!(reply.starts_with("*6\r\n"), "{reply}");
+    });
+    is_written("proxy", &|| {
+        Client::to(server.proxy).request("GET", "/", &[("host", "a"), ("x-user", "proxy")], b"");
+    });
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use tollgate_testkit::{Folder, Server};
 use tonic::Code;
 
-mod authorization;
-mod bad_input;
+pub mod authorization;
+pub mod bad_input;
 pub mod client;
 mod envoy_compat;
 mod envoy_config;
 mod envoy_matching;
-mod messages;
+mod http2_misuse;
+pub mod messages;
 mod python;
 mod refunds;
 mod request_counts;

@@ -3,13 +3,16 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, run, tollgate};
+use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, find, not_run, run, tollgate};
 
+use crate::grpc::bad_input::{call, send_after};
 use crate::proxy::api::Api;
 use crate::proxy::protocols::{authority_certificate, certificate};
+use crate::resp::RespClient;
 
 const RULES: &str = "rules_db: none\nrules: [{ id: each, key: ip, limit: 1/h }]\n";
 
@@ -117,6 +120,62 @@ fn a_client_certificate_is_required_where_its_authority_is_named() {
     assert_eq!(served.as_deref(), Ok(" 200"));
 }
 
+/// What clients of others get from a listener with TLS, with these files of an authority, a certificate and a key.
+fn secure_clients(server: &Server, files: &[&str]) -> Option<Vec<String>> {
+    let servers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/servers");
+    let packages = ["grpc-clients", "redis-clients"].map(|name| servers.join(name));
+    if find("python3").is_none() || !packages.iter().all(|folder| folder.is_dir()) {
+        not_run("grpcio and redis-py over TLS", "run scripts/servers");
+        return None;
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/secure_clients.py");
+    let mut python = Command::new("python3");
+    python.arg(script).args([server.grpc.port(), server.resp.port()].map(|port| port.to_string()));
+    python.args(files.iter().map(|name| server.folder.path(name)));
+    python.env("PYTHONPATH", std::env::join_paths(packages).expect("paths without a colon"));
+    let ran = run(&mut python);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    Some(ran.stdout.lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn grpcio_and_redis_py_call_over_tls_with_a_certificate_of_their_own() {
+    let api = Api::echo();
+    let folder = Folder::new();
+    let server = with_tls(&folder, &api, "");
+    let Some(answers) = secure_clients(&server, &["front.pem"]) else { return };
+    assert_eq!(answers, ["grpc OK", "resp [0, 5, 4]"]);
+
+    let folder = Folder::new();
+    certificate(&folder, "client");
+    certificate(&folder, "other");
+    let server = with_tls(&folder, &api, ", client_ca: client.pem");
+    for (files, expected) in [
+        (&["front.pem", "client.pem", "client.key"][..], ["grpc OK", "resp [0, 5, 4]"]),
+        (&["front.pem"], ["grpc UNAVAILABLE", "resp refused"]),
+        (&["front.pem", "other.pem", "other.key"], ["grpc UNAVAILABLE", "resp refused"]),
+        (&["other.pem", "client.pem", "client.key"], ["grpc UNAVAILABLE", "resp refused"]),
+    ] {
+        assert_eq!(secure_clients(&server, files).unwrap_or_default(), expected, "{files:?}");
+    }
+    let [ca, cert, key] =
+        ["front.pem", "client.pem", "client.key"].map(|name| folder.path(name).display().to_string());
+    let url = format!("https://localhost:{}/v1/check", server.http.port());
+    assert!(curl(&["--cacert", &ca, "-d", "{}", &url]).is_err(), "a client without a certificate is refused");
+    let served =
+        curl(&["--cacert", &ca, "--cert", &cert, "--key", &key, "-d", "{}", "-o", "/dev/null", &url]);
+    assert_eq!(served.as_deref(), Ok(" 200"));
+
+    // A new certificate is in force for new connections of each listener.
+    certificate(&folder, "front");
+    server.signal("HUP");
+    let files = ["front.pem", "client.pem", "client.key"];
+    eventually("the new certificate is shown", || {
+        secure_clients(&server, &files)
+            .is_some_and(|answers| answers[0] == "grpc OK" && answers[1] != "resp refused")
+    });
+}
+
 #[test]
 fn a_bad_new_certificate_keeps_the_old_one_and_health_says_so() {
     let folder = Folder::new();
@@ -159,8 +218,7 @@ fn a_proxy_header_of_a_trusted_peer_names_the_client() {
     let status = |header: &[u8]| behind_header(&server, header).map(|answer| answer.status);
     let first = b"PROXY TCP4 203.0.113.1 198.51.100.1 1000 80\r\n";
     assert_eq!([status(first), status(first)], [Some(200), Some(429)]);
-    let mut second = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
-    second.extend([203, 0, 113, 2, 198, 51, 100, 1, 4, 0, 0, 80]);
+    let second = second_version();
     assert_eq!([status(&second), status(&second)], [Some(200), Some(429)]);
     assert_eq!(status(b""), None, "a connection without a header is closed");
     assert_eq!(status(b"PROXY TCP4 203.0.113.1\r\n"), None);
@@ -168,6 +226,64 @@ fn a_proxy_header_of_a_trusted_peer_names_the_client() {
 
     let server = Server::start(&config);
     assert!(behind_header(&server, first).is_none(), "the sender is not trusted");
+    server.wait_for_log("proxy_protocol is for peers in trusted_proxies");
+}
+
+/// A PROXY header of the second version, from 203.0.113.2.
+fn second_version() -> Vec<u8> {
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c".to_vec();
+    header.extend([203, 0, 113, 2, 198, 51, 100, 1, 4, 0, 0, 80]);
+    header
+}
+
+/// The client's address is in the log line of a refused call, and decides whether a gateway may describe requests.
+#[test]
+fn a_proxy_header_names_the_client_on_http_grpc_and_resp() {
+    let start = |trusted: &str| {
+        let folder = Folder::new();
+        folder.write("tokens", "check a-secret-of-the-callers app\n");
+        Command::new("chmod").arg("600").arg(folder.path("tokens")).status().expect("chmod runs");
+        let config = "proxy_protocol: [http, grpc, resp]\ntokens_file: tokens\n";
+        folder.configure(&format!("{config}{trusted}{RULES}"));
+        Server::start_in(&folder)
+    };
+    let server = start("trusted_proxies: [127.0.0.1, 203.0.113.2]\n");
+    let first = &b"PROXY TCP4 203.0.113.1 198.51.100.1 1000 80\r\n"[..];
+    let second = &second_version()[..];
+
+    for (header, client) in [(first, "203.0.113.1"), (second, "203.0.113.2")] {
+        let mut resp = RespClient::to(server.resp);
+        resp.exchange(
+            &[header, b"AUTH wrong\r\n"].concat(),
+            "-WRONGPASS invalid token: AUTH expects a token of the role check\r\n",
+        );
+        let (head, _) = send_after(header, server.grpc, call("POST", "application/grpc"), b"");
+        assert_eq!(head.headers()["grpc-status"], "16", "{head:?}");
+        server.wait_for_log(&format!("peer={client}"));
+    }
+    let log = server.log();
+    assert!(log.contains("AUTH refused") && log.contains("grpc call refused"), "{log}");
+
+    let described = "x-forwarded-method: GET\r\nx-forwarded-uri: /\r\nx-forwarded-host: a\r\nx-forwarded-for: 198.51.100.9\r\n";
+    let request = format!(
+        "GET /v1/forward-auth HTTP/1.1\r\nhost: x\r\nauthorization: Bearer a-secret-of-the-callers\r\n{described}\r\n"
+    );
+    let ask = |header: &[u8]| {
+        let mut client = Client::to(server.http);
+        client.write(&[header, request.as_bytes()].concat());
+        client.try_answer().map(|answer| answer.status)
+    };
+    assert_eq!(ask(first), Some(403), "the client is no gateway");
+    assert_eq!([ask(second), ask(second)], [Some(200), Some(429)], "this one is");
+
+    let server = start("");
+    for address in [server.http, server.grpc, server.resp] {
+        for header in [first, second] {
+            let mut client = Client::to(address);
+            client.write(header);
+            assert!(client.line().is_none(), "a sender that is not trusted is disconnected: {address}");
+        }
+    }
     server.wait_for_log("proxy_protocol is for peers in trusted_proxies");
 }
 

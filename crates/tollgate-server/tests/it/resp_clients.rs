@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tollgate_testkit::servers::redis::{Make, Redis};
@@ -161,31 +161,118 @@ impl Throttler {
         Throttler(BufReader::new(stream))
     }
 
-    fn call(&mut self, command: &str) -> [i64; 5] {
+    fn send(&mut self, command: &str) -> String {
         self.0.get_mut().write_all(format!("{command}\r\n").as_bytes()).expect("the server reads");
-        let mut line = || {
-            let mut line = String::new();
-            self.0.read_line(&mut line).expect("a reply");
-            line
-        };
-        assert_eq!(line(), "*5\r\n", "{command}");
-        [(); 5].map(|()| line().trim_start_matches(':').trim_end().parse().expect("an integer"))
+        self.line()
     }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).expect("a reply") > 0, "the connection stays open");
+        line
+    }
+
+    fn call(&mut self, command: &str) -> [i64; 5] {
+        assert_eq!(self.send(command), "*5\r\n", "{command}");
+        [(); 5].map(|()| self.line().trim_start_matches(':').trim_end().parse().expect("an integer"))
+    }
+}
+
+/// A Redis with redis-cell, and a node.
+fn both(what: &str) -> Option<(Redis, Server)> {
+    let Some(module) = find("libredis_cell.so") else {
+        not_run(what, "scripts/servers builds redis-cell");
+        return None;
+    };
+    let module = module.to_str().expect("a path in UTF-8");
+    let redis = Redis::start_with(Make::Redis, what, &["--loadmodule", module])?;
+    Some((redis, Server::start("rules: []")))
+}
+
+#[test]
+fn bad_calls_are_errors_as_of_redis_cell() {
+    let Some((redis, server)) = both("bad calls beside redis-cell") else { return };
+    let mut theirs = Throttler::to(SocketAddr::from(([127, 0, 0, 1], redis.port)));
+    let mut ours = Throttler::to(server.resp);
+    for command in [
+        "CL.THROTTLE",
+        "CL.THROTTLE k",
+        "CL.THROTTLE k 15 30",
+        "CL.THROTTLE k 15 30 60 1 1",
+        "CL.THROTTLE k x 30 60",
+        "CL.THROTTLE k 15 y 60",
+        "CL.THROTTLE k 15 30 1.5",
+        "CL.THROTTLE k 15 30 60 w",
+    ] {
+        for client in [&mut theirs, &mut ours] {
+            let reply = client.send(command);
+            assert!(reply.starts_with('-'), "{command}: {reply}");
+        }
+    }
+    for client in [&mut theirs, &mut ours] {
+        assert_eq!(client.call("CL.THROTTLE k 15 30 60 0"), [0, 16, 16, -1, 0], "nothing was charged");
+    }
+}
+
+/// Intervals of 50 ms to 20 s, so that keys are refilled between calls. The two are not called at the same instant, so
+/// their states differ by at most the longest call of a key so far.
+#[test]
+fn keys_that_are_refilled_get_the_replies_of_redis_cell() {
+    let Some((redis, server)) = both("refills beside redis-cell") else { return };
+    let mut theirs = Throttler::to(SocketAddr::from(([127, 0, 0, 1], redis.port)));
+    let mut ours = Throttler::to(server.resp);
+    let seed = fastrand::u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let figures =
+        [(4, 20, 1), (9, 3, 1), (2, 7, 2), (15, 30, 7), (5, 7, 61), (0, 3, 1), (1, 1, 20), (99, 60, 3)];
+    let mut drift = [Duration::ZERO; 16];
+    let mut refills = 0;
+    let mut previous = [None; 16];
+    for _ in 0..2_000 {
+        let key = random.usize(..16);
+        let (burst, count, period) = figures[key % figures.len()];
+        let quantity = random.choice([0, 1, 1, 2, 5]).expect("not empty");
+        let command = format!("CL.THROTTLE k{key} {burst} {count} {period} {quantity}");
+        let begun = Instant::now();
+        let expected = theirs.call(&command);
+        let found = ours.call(&command);
+        drift[key] = drift[key].max(begun.elapsed());
+        let interval = f64::from(period) / f64::from(count);
+        let apart = drift[key].as_secs_f64();
+        let context =
+            || format!("seed {seed}, {command}, {apart} s apart: {found:?}, redis-cell {expected:?}");
+        assert_eq!(found[1], expected[1], "{}", context());
+        if found[0] != expected[0] {
+            // At the border of a refill, one is early by what they are apart.
+            let wait = found[3].max(expected[3]);
+            assert!(wait as f64 <= apart + 1.0, "{}", context());
+            assert_eq!(ours.send(&format!("DEL k{key}")), ":1\r\n");
+            assert_eq!(theirs.send(&format!("DEL k{key}")), ":1\r\n");
+            drift[key] = Duration::ZERO;
+            previous[key] = None;
+            continue;
+        }
+        let tokens = (found[2] - expected[2]).abs() as f64;
+        assert!(tokens <= (apart / interval).ceil(), "{}", context());
+        for n in [3, 4] {
+            // redis-cell rounds down, Tollgate up.
+            let seconds = (found[n] - expected[n]).abs() as f64;
+            assert!((found[n] < 0) == (expected[n] < 0) && seconds <= apart.ceil() + 1.0, "{}", context());
+        }
+        refills += i32::from(
+            previous[key].is_some_and(|left| found[2] + i64::from(quantity) > left && found[0] == 0),
+        );
+        previous[key] = Some(found[2]);
+        std::thread::sleep(Duration::from_millis(random.u64(..4)));
+    }
+    assert!(refills > 100, "keys are refilled: {refills} times");
 }
 
 /// The intervals are minutes and more, so a reply does not depend on which of the two was called first. redis-cell 0.2.2
 /// rounds seconds down, Tollgate up.
 #[test]
 fn a_random_sequence_of_throttles_gets_the_replies_of_redis_cell() {
-    let Some(module) = find("libredis_cell.so") else {
-        return not_run("CL.THROTTLE beside redis-cell", "scripts/servers builds it");
-    };
-    let module = module.to_str().expect("a path in UTF-8");
-    let arguments = ["--loadmodule", module];
-    let Some(redis) = Redis::start_with(Make::Redis, "CL.THROTTLE beside redis-cell", &arguments) else {
-        return;
-    };
-    let server = Server::start("rules: []");
+    let Some((redis, server)) = both("CL.THROTTLE beside redis-cell") else { return };
     let mut theirs = Throttler::to(SocketAddr::from(([127, 0, 0, 1], redis.port)));
     let mut ours = Throttler::to(server.resp);
     let seed = fastrand::u64(..);

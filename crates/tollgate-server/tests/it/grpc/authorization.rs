@@ -23,7 +23,7 @@ pub fn http(method: &str, path: &str) -> HttpRequest {
     HttpRequest { method: method.into(), path: path.into(), host, ..HttpRequest::default() }
 }
 
-fn header(name: &str, value: &str) -> RawHeader {
+pub fn header(name: &str, value: &str) -> RawHeader {
     RawHeader { key: name.into(), value: Vec::new(), raw_value: value.into() }
 }
 
