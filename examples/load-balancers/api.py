@@ -29,4 +29,5 @@ class Api(BaseHTTPRequestHandler):
         pass
 
 
+ThreadingHTTPServer.request_queue_size = 128  # connections that wait: 5 by default
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Api).serve_forever()

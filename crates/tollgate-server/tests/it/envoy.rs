@@ -5,15 +5,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use tollgate_testkit::{Answer, Client, Server, eventually};
 
-use crate::running_example::{Example, Failing, Node, under_traffic, went_through_tollgate};
+use crate::running_example::{Example, Failing, Node, under_traffic_of, went_through_tollgate};
 
 const NODES: usize = 2;
 const LIMIT: usize = 5;
 const LIMITED: &str = "/limited/page?x=1";
 const BANNED_CLIENT: u8 = 66;
-/// Requests that may pass undecided (or be answered with 503) while a node restarts or dies, of several hundred. Usually
-/// none; five were seen once after a kill, for a reason that is not known.
-const MAX_UNDECIDED: usize = 10;
+/// Clients that send requests at the same time while nodes restart.
+const CLIENTS: usize = 32;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Filter {
@@ -132,23 +131,49 @@ fn check_restarts(example: &Example) -> Vec<Server> {
     example.nodes.iter().for_each(Node::kill);
     let mut nodes: Vec<_> = example.nodes.iter().map(|node| start(example, node)).collect();
     nodes.iter().for_each(|node| wait_until_asked(example, node));
-    let undecided = under_traffic(example, |more| {
+    check_all_decided(example, "restarts", |more| {
         for node in &example.nodes {
             nodes.remove(0).stop();
-            more(50);
+            more(500);
             nodes.push(start(example, node));
             wait_until_asked(example, &nodes[1]);
-            more(50);
+            more(500);
         }
     });
-    assert!(undecided.len() <= MAX_UNDECIDED, "restarts were noticed: {undecided:?}");
-    let undecided = under_traffic(example, |more| {
+    check_all_decided(example, "a kill", |more| {
         nodes.remove(0).kill();
-        more(200);
+        more(2_000);
     });
-    assert!(undecided.len() <= MAX_UNDECIDED, "a killed node was noticed: {undecided:?}");
     nodes.push(start(example, &example.nodes[0]));
     nodes
+}
+
+/// Every request of many clients at once is decided meanwhile, except for one whose call times out: Envoy waits a second,
+/// which may be too short on a busy machine, and asks no other node then.
+fn check_all_decided(example: &Example, what: &str, meanwhile: impl FnOnce(&dyn Fn(usize))) {
+    let [timed_out, overflowed] = calls_given_up(example);
+    let mut undecided = under_traffic_of(CLIENTS, example, meanwhile);
+    // The API may be too slow for so many; then the request was decided.
+    undecided.retain(|answer| !went_through_tollgate(answer));
+    let after = calls_given_up(example);
+    assert_eq!(after[1], overflowed, "{what}: retries were not made");
+    let timed_out = after[0] - timed_out;
+    assert!(undecided.len() <= timed_out, "{what}: {timed_out} timed out, undecided: {undecided:?}");
+}
+
+/// How many calls of nodes have timed out, and how many were not retried because others were.
+fn calls_given_up(example: &Example) -> [usize; 2] {
+    let filter = "/stats?filter=^cluster.tollgate.upstream_(rq|cx)_(timeout|per_try_timeout|connect_timeout|retry_overflow)$";
+    let stats = Client::to(example.envoy).request("GET", filter, &[], b"").text();
+    let value = |name: &str| {
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cluster.tollgate.upstream_")?.strip_prefix(name));
+        let value = line.and_then(|rest| rest.strip_prefix(": ")?.trim().parse::<usize>().ok());
+        value.unwrap_or_else(|| panic!("{name}: {stats}"))
+    };
+    let timed_out = ["rq_timeout", "rq_per_try_timeout", "cx_connect_timeout"].map(value).iter().sum();
+    [timed_out, value("rq_retry_overflow")]
 }
 
 /// Returns once Envoy has found every node healthy, and asks one that was started again.

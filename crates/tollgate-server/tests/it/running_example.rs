@@ -119,8 +119,11 @@ impl Node {
     pub fn kill(&self) {
         let sent = Command::new("kill").args(["-KILL", &self.process.to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "a node can be killed");
-        let status = format!("/proc/{}/stat", self.process);
-        let is_gone = || std::fs::read_to_string(&status).map_or(true, |status| status.contains(") Z "));
+        let process = Path::new("/proc").join(self.process.to_string());
+        // The first thread may be a zombie while others still hold the files of the process.
+        let threads = || std::fs::read_dir(process.join("task")).map_or(0, Iterator::count);
+        let is_zombie = |status: String| status.contains(") Z ") && threads() <= 1;
+        let is_gone = || std::fs::read_to_string(process.join("stat")).map_or(true, is_zombie);
         eventually("the node is gone", is_gone);
     }
 }
@@ -133,6 +136,15 @@ pub fn went_through_tollgate(answer: &Answer) -> bool {
 /// The answers that were not as usual, of two clients that send requests all the time while something happens. One keeps its
 /// connection, the other makes a new one for each request.
 pub fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) -> Vec<Answer> {
+    under_traffic_of(2, example, meanwhile)
+}
+
+/// As [`under_traffic`], of several clients at the same time: every second one keeps its connection.
+pub fn under_traffic_of(
+    clients: usize,
+    example: &Example,
+    meanwhile: impl FnOnce(&dyn Fn(usize)),
+) -> Vec<Answer> {
     let answers = Mutex::new(Vec::new());
     let count = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
@@ -146,18 +158,25 @@ pub fn under_traffic(example: &Example, meanwhile: impl FnOnce(&dyn Fn(usize))) 
         let start = count.load(Ordering::Relaxed);
         eventually("requests are answered", || count.load(Ordering::Relaxed) >= start + wanted);
     };
+    let keep_connection = || {
+        let mut kept = Client::to(example.front);
+        while !stop.load(Ordering::Relaxed) {
+            note(kept.request("GET", "/", &[], b""));
+        }
+    };
+    let connect_each_time = || {
+        while !stop.load(Ordering::Relaxed) {
+            note(example.request(9, "GET", "/", &[]));
+        }
+    };
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut kept = Client::to(example.front);
-            while !stop.load(Ordering::Relaxed) {
-                note(kept.request("GET", "/", &[], b""));
-            }
-        });
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                note(example.request(9, "GET", "/", &[]));
-            }
-        });
+        for n in 0..clients {
+            if n % 2 == 0 {
+                scope.spawn(keep_connection)
+            } else {
+                scope.spawn(connect_each_time)
+            };
+        }
         let stopped = StopOnDrop(&stop);
         more(50);
         meanwhile(&more);

@@ -333,3 +333,28 @@ fn an_upstream_that_does_not_read_the_body_times_out() {
     eventually("the request has timed out", || metric(&server, "tollgate_proxy_timeouts_total") == 1);
     sending.join().expect("the connection is closed");
 }
+
+#[test]
+fn the_time_until_the_head_of_a_response_is_in_a_histogram() {
+    const DELAY: Duration = Duration::from_millis(30);
+    let api = Api::start(|_, stream| {
+        thread::sleep(DELAY);
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").is_ok()
+    });
+    let server = in_front_of(&api, "");
+    for _ in 0..3 {
+        assert_eq!(get(&server, "/", &[]).status, 200);
+    }
+    let page = server.admin("GET", "/metrics", "").text();
+    let value = |name: &str| {
+        let start = format!("tollgate_upstream_response_seconds{name} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&start)?.parse::<f64>().ok());
+        value.unwrap_or_else(|| panic!("no {start} in {page}"))
+    };
+    let bucket = |bound: &str| value(&format!("_bucket{{le=\"{bound}\"}}"));
+    assert_eq!([bucket("0.000001"), bucket("0.025")], [0.0; 2], "no response is faster than the API");
+    assert_eq!([bucket("+Inf"), value("_count")], [3.0; 2]);
+    assert!(value("_sum") >= 3.0 * DELAY.as_secs_f64(), "{page}");
+    let first = page.lines().find(|line| line.starts_with("tollgate_upstream_response_seconds_bucket"));
+    assert!(first.is_some_and(|line| line.contains("le=\"0.000001\"")), "{page}");
+}
