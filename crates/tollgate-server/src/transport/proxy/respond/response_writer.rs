@@ -2,7 +2,7 @@
 
 use hyper::body::Body as _;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, TRANSFER_ENCODING};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, DATE, HeaderMap, TRAILER, TRANSFER_ENCODING};
 use hyper::http::response::Parts;
 use hyper::{Method, StatusCode};
 use tollgate::Time;
@@ -58,26 +58,29 @@ impl ResponseWriter {
         out.push(b' ');
         out.extend_from_slice(reason);
         out.extend_from_slice(b"\r\n");
+        let length = body.size_hint().exact();
+        let coding = match length {
+            _ if !has_body(method, head.status) => Coding::Empty,
+            Some(length) => Coding::Length(length),
+            None => Coding::Chunked,
+        };
         let mut has_date = false;
         for (name, value) in &head.headers {
             match *name {
                 CONTENT_LENGTH | TRANSFER_ENCODING | CONNECTION => continue,
+                TRAILER if coding != Coding::Chunked => continue,
                 DATE => has_date = true,
                 _ => {}
             }
             push_header(out, name.as_str(), value.as_bytes());
         }
-        let length = body.size_hint().exact();
-        let coding = if !has_body(method, head.status) {
-            write_unsent_length(out, &head.headers, length, head.status);
-            Coding::Empty
-        } else if let Some(length) = length {
-            push_header(out, "content-length", itoa::Buffer::new().format(length).as_bytes());
-            Coding::Length(length)
-        } else {
-            push_header(out, "transfer-encoding", b"chunked");
-            Coding::Chunked
-        };
+        match coding {
+            Coding::Empty => write_unsent_length(out, &head.headers, length, head.status),
+            Coding::Length(length) => {
+                push_header(out, "content-length", itoa::Buffer::new().format(length).as_bytes());
+            }
+            Coding::Chunked => push_header(out, "transfer-encoding", b"chunked"),
+        }
         if closes {
             push_header(out, "connection", b"close");
         }
