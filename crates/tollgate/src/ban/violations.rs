@@ -100,7 +100,14 @@ impl ViolationQueue {
         self.is_enabled.load(Ordering::Acquire)
     }
 
-    pub(crate) fn push(&self, fingerprint: Fingerprint, key: &Key, rule: &RuleId, conditions: BanConditions, at: Time) {
+    pub(crate) fn push(
+        &self,
+        fingerprint: Fingerprint,
+        key: &Key,
+        rule: &RuleId,
+        conditions: BanConditions,
+        at: Time,
+    ) {
         let dropped = lock(&self.buffer).push(fingerprint, key, rule, conditions, at);
         if dropped > 0 {
             self.dropped.fetch_add(dropped, Ordering::Relaxed);
@@ -120,7 +127,14 @@ impl ViolationQueue {
 
 impl RankedBuffer {
     /// Adds a violation. Returns the number of violations that were dropped: this one, or those that it replaces.
-    fn push(&mut self, fingerprint: Fingerprint, key: &Key, rule: &RuleId, conditions: BanConditions, at: Time) -> u64 {
+    fn push(
+        &mut self,
+        fingerprint: Fingerprint,
+        key: &Key,
+        rule: &RuleId,
+        conditions: BanConditions,
+        at: Time,
+    ) -> u64 {
         let pending = &mut self.pending;
         if let Some(known) = pending.keys.get_mut(&fingerprint) {
             known.denials += 1;

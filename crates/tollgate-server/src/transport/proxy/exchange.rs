@@ -231,7 +231,7 @@ impl ConnectionContext {
         ready: impl Future<Output = T>,
     ) -> Result<T, ExchangeError> {
         tokio::pin!(ready);
-        let client = self.budget_client(&request.parts.headers, &request.route);
+        let client = self.budget_client(&request.parts.headers, &request.snapshot);
         let mut reservation = BudgetReservation::of(&self.proxy.read_ahead, client);
         let mut may_read_ahead =
             !request.parts.headers.contains_key(EXPECT) && reservation.grow_to(READ_AHEAD_BYTES).is_ok();
@@ -335,9 +335,9 @@ impl ConnectionContext {
         verdict: &EngineVerdict,
         decided_at: Time,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
-        let ProxiedRequest { mut parts, host, upload, snapshot, route, .. } = request;
+        let ProxiedRequest { mut parts, host, upload, snapshot, .. } = request;
         hop_by_hop::remove_from_request(&mut parts.headers);
-        let budget_client = self.budget_client(&parts.headers, &route);
+        let budget_client = self.budget_client(&parts.headers, &snapshot);
         let denied = DeniedRequest { parts: &parts, host: &host, sender, budget_client, verdict, decided_at };
         let queued = queue.enqueue(&self.proxy.gate, &snapshot, denied, upload).await;
         let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;

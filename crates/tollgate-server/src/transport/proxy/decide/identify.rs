@@ -17,6 +17,7 @@ use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
 
 use crate::config::Balance;
+use crate::gate::GateSnapshot;
 use crate::queue::RequestSender;
 use crate::request_head;
 use crate::response::ProblemDetails;
@@ -78,7 +79,7 @@ impl ConnectionContext {
         let mut hit = request_head::hit(parts, host, client, fields);
         if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
             let encoding = FormEncoding::of(&parts.headers).map_err(IdentifyError::ContentType)?;
-            let payer = self.budget_client(&parts.headers, route);
+            let payer = self.budget_client(&parts.headers, snapshot);
             let reading = BodyPrefix::read(upload, encoding, &self.proxy.body_prefixes, payer);
             let prefix = Box::pin(reading).await?;
             for (source, name) in &fields.body {
@@ -107,9 +108,9 @@ impl ConnectionContext {
 impl ConnectionContext {
     /// The client whose share of memory for bodies a request takes; `None` if its address has no bound on connections
     /// either.
-    pub fn budget_client(&self, headers: &HeaderMap, route: &RouteSnapshot) -> Option<IpAddr> {
-        let client = self.peer.client(headers, route.trust());
-        Some(client).filter(|client| !client.is_loopback() && !route.config.trusted.contains(*client))
+    pub fn budget_client(&self, headers: &HeaderMap, snapshot: &GateSnapshot) -> Option<IpAddr> {
+        let client = self.peer.client(headers, snapshot.live.trust());
+        Some(client).filter(|client| !client.is_loopback() && !snapshot.live.trusted.contains(*client))
     }
 }
 
