@@ -50,6 +50,10 @@ pub struct PlainRequests<S> {
 }
 
 /// What the input begins with.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is matched at once, and a box would be one for each request"
+)]
 enum Next {
     Request(Request<RequestBody>),
     Partial,
