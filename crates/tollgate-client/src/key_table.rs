@@ -22,7 +22,7 @@ pub struct KeyState {
     learned: Mutex<Learned>,
     /// Calls in the queue, the first one included.
     queued: AtomicUsize,
-    /// Until when the budget denies the first call of the queue, while that waits for it.
+    /// Until when the first call of the queue waits for the budget, while it does.
     first_due: Mutex<Option<Instant>>,
     /// The first call of the queue has begun to wait for a limit.
     pub blocked: Notify,
@@ -33,8 +33,8 @@ pub struct KeyState {
 /// A call in the queue, until it is dropped.
 pub struct QueuedCall<'s>(&'s KeyState);
 
-/// The first call of the queue while the budget denies it, until it is dropped.
-pub struct DeniedFirst<'s>(&'s KeyState);
+/// The first call of the queue while it waits for the budget, until it is dropped.
+pub struct DelayedFirst<'s>(&'s KeyState);
 
 pub struct KeyTable {
     settings: LearnSettings,
@@ -70,16 +70,16 @@ impl KeyState {
         self.queued.load(Ordering::Relaxed) > 0
     }
 
-    /// Until when the budget denies the first call of the queue.
+    /// Until when the first call of the queue waits for the budget.
     pub fn first_due(&self) -> Option<Instant> {
         *self.lock_first_due()
     }
 
     /// The first call of the queue waits for the budget.
-    pub fn deny_first(&self, until: Instant) -> DeniedFirst<'_> {
+    pub fn delay_first(&self, until: Instant) -> DelayedFirst<'_> {
         *self.lock_first_due() = Some(until);
         self.blocked.notify_waiters();
-        DeniedFirst(self)
+        DelayedFirst(self)
     }
 
     fn lock_first_due(&self) -> MutexGuard<'_, Option<Instant>> {
@@ -97,7 +97,7 @@ impl Drop for QueuedCall<'_> {
     }
 }
 
-impl Drop for DeniedFirst<'_> {
+impl Drop for DelayedFirst<'_> {
     fn drop(&mut self) {
         *self.0.lock_first_due() = None;
     }

@@ -126,8 +126,10 @@ impl Throttle {
                 Attempt::Charged { call, delay } if delay.is_zero() => return Ok(call.send()),
                 Attempt::Charged { call, delay } => {
                     let _queued = state.enqueue();
-                    let _first = state.queue_lock.try_lock();
-                    return self.inner.send_after(delay, call, &state, deadline).await;
+                    let first = state.queue_lock.try_lock();
+                    let send_at = Instant::now() + delay;
+                    let _delayed = first.is_ok().then(|| state.delay_first(send_at));
+                    return self.inner.send_at(send_at, call, &state, deadline).await;
                 }
                 Attempt::Denied { until } => denied_until = Some(until),
             }
@@ -145,7 +147,9 @@ impl Throttle {
             match self.inner.charge(call, key).await? {
                 Attempt::Charged { call, delay } if delay.is_zero() => return Ok(call.send()),
                 Attempt::Charged { call, delay } => {
-                    return self.inner.send_after(delay, call, &state, deadline).await;
+                    let send_at = Instant::now() + delay;
+                    let _delayed = state.delay_first(send_at);
+                    return self.inner.send_at(send_at, call, &state, deadline).await;
                 }
                 Attempt::Denied { until } => denied_until = Some(until),
             }
@@ -227,20 +231,20 @@ impl Inner {
             _ => Jitter::None,
         };
         let until = jitter.later(until, deadline);
-        let _denied = state.deny_first(until);
+        let _delayed = state.delay_first(until);
         wait(until, deadline).await
     }
 
-    /// Sends a call that was charged once the delay is over, unless the server stops it meanwhile.
-    async fn send_after(
+    /// Sends a call that was charged once its delay is over, unless the server stops it meanwhile.
+    async fn send_at(
         self: &Arc<Inner>,
-        delay: Duration,
+        at: Instant,
         call: UnsentCall,
         state: &Arc<KeyState>,
         deadline: Instant,
     ) -> Result<CallPermit, ThrottleError> {
         let charge = call.into_charge();
-        wait(Instant::now() + delay, deadline).await?;
+        wait(at, deadline).await?;
         let call = self.wait_for_server(state, deadline).await?;
         Ok(call.charged(charge.take()).send())
     }
