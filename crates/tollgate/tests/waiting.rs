@@ -102,7 +102,6 @@ fn waiting_takes_bounded_memory_and_none_afterwards() {
         assert!(caller.as_mut().poll(&mut context).is_pending());
     }
     let per_caller = (LIVE_BYTES.get() - before) as usize / (CALLERS - 1);
-    println!("{per_caller} bytes in the queue and {future_bytes} bytes of the future for each caller");
     assert!(per_caller <= MAX_BYTES_PER_CALLER, "{per_caller} bytes per caller");
     assert!(future_bytes <= MAX_FUTURE_BYTES, "{future_bytes} bytes per future");
     // They leave in an order of their own: some from the middle, then the first ones.
@@ -111,4 +110,5 @@ fn waiting_takes_bounded_memory_and_none_afterwards() {
         callers[n] = None;
     }
     assert_eq!(LIVE_BYTES.get(), before - caller_bytes as isize, "nothing remains");
+    println!("{per_caller} bytes in the queue and {future_bytes} bytes of the future for each caller");
 }

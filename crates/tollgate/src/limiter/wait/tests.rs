@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use super::*;
 
-mod threads;
-
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Timers of a manual clock: a sleeper is woken when the clock has passed its time.

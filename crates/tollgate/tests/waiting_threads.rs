@@ -1,11 +1,15 @@
-//! The queue under real threads, each with an executor of its own.
+//! Waiting for a key with real threads, each with an executor of its own.
 
-use std::future::ready;
+use std::future::{Future, ready};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
-use super::*;
+use tollgate::Limiter;
 
 struct Unpark {
     thread: Thread,
@@ -46,7 +50,7 @@ fn threads_that_wait_and_give_up_lose_no_turn_and_keep_the_rate() {
     const PER_SECOND: u64 = 5_000;
     let limiter = Limiter::builder().memory_bytes(16 << 20).build("{limit: 5000/s, burst: 1}");
     let limiter = Arc::new(limiter.expect("a limiter"));
-    let start = limiter.clock.now();
+    let start = limiter.clock().now();
     let (done, finished) = mpsc::channel();
     for number in 0..THREADS {
         let limiter = Arc::clone(&limiter);
@@ -71,7 +75,7 @@ fn threads_that_wait_and_give_up_lose_no_turn_and_keep_the_rate() {
         finished.recv_timeout(Duration::from_secs(120)).expect("no wake-up is lost");
     }
     let least = Duration::from_secs(1) * (THREADS * TURNS - 1) as u32 / PER_SECOND as u32;
-    let took = limiter.clock.now().since(start);
+    let took = limiter.clock().now().since(start);
     assert!(took >= least, "{took:?}: faster than the limit");
-    assert_eq!(limiter.queues.waiting(), (0, 0));
+    block_on(limiter.until_ready("key", blocking_sleep)).expect("no caller is left in front");
 }
