@@ -27,6 +27,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 mod acceptor;
 mod delegate_write;
+pub mod heartbeat;
 mod listener;
 mod open_connections;
 pub mod per_address;

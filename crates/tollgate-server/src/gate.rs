@@ -28,6 +28,7 @@ use tollgate::{Clock, Hit, Time};
 
 use crate::config_history::ConfigHistory;
 use crate::connection::OpenConnections;
+use crate::connection::heartbeat::WorkerHeartbeats;
 use crate::decision_log::{DecisionLog, DecisionLogCounts};
 use crate::envoy::EnvoyLimits;
 use crate::fleet::Fleet;
@@ -91,6 +92,7 @@ pub struct Gate {
     pub http: OnceLock<HttpAddress>,
     /// Whether all listeners accept connections.
     pub is_accepting: AtomicBool,
+    pub worker_heartbeats: WorkerHeartbeats,
     /// The configuration file, if there is one.
     pub config_file: OnceLock<PathBuf>,
 }
@@ -173,6 +175,7 @@ impl Gate {
             tls: OnceLock::new(),
             http: OnceLock::new(),
             is_accepting: AtomicBool::new(false),
+            worker_heartbeats: WorkerHeartbeats::default(),
             config_file: OnceLock::new(),
         }
     }

@@ -220,8 +220,19 @@ pub struct QueuedRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RequestSender {
     pub ip: IpAddr,
+    /// The network of the address (`ipv6_prefix`), which has a share of the queue. `None` if an earlier version has queued
+    /// the request: the share is that of the address.
+    #[serde(default)]
+    pub network: Option<String>,
     /// Attributes, named as in rules, with their values.
     pub identity: Vec<(String, String)>,
+}
+
+impl RequestSender {
+    /// Whose share of the queue the request takes.
+    fn share(&self) -> String {
+        self.network.clone().unwrap_or_else(|| self.ip.to_string())
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

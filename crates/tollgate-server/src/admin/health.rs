@@ -197,9 +197,10 @@ pub fn readiness(admin: &Admin, detail: Detail) -> FullResponse {
         };
         return response::json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
-    let stuck = admin.proxy.as_ref().map_or(0, |proxy| proxy.stuck_workers());
-    if stuck > 0 {
-        let body = json!({ "status": "the proxy does not answer", "stuck_workers": stuck });
+    let stuck = admin.gate.worker_heartbeats.stalled(admin.gate.now());
+    if let Some(listener) = stuck.first() {
+        let status = format!("the listener {listener} does not answer");
+        let body = json!({ "status": status, "stuck_workers": stuck.len() });
         return response::json(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
     let generation = admin.gate.engine.policy().generation();

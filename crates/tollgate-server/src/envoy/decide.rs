@@ -7,7 +7,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate::internal::engine::DecisionMode;
 use tollgate::internal::headers::headers;
-use tollgate::internal::hit;
+use tollgate::internal::hit::{self, AttributeValues};
+use tollgate::internal::rule::RuleId;
 use tollgate::internal::store::ChargeReceipt;
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
@@ -165,6 +166,27 @@ fn beside_the_rules<'q>(
     Some((AskedPolicy::Configured(policy, limit), counter_hit(domain, &limit.path, counter, cost)))
 }
 
+/// Whether to record a denial: unless it would be a violation only for rules and ban keys that the request has violated
+/// before, which are `recorded`.
+fn adds_violation(
+    snapshot: &GateSnapshot,
+    question: &Question<'_>,
+    answer: &Answered,
+    recorded: &mut Vec<(RuleId, Vec<AttributeValues<'static>>)>,
+) -> bool {
+    let denying = answer.verdict.enforced().filter(|limit| !limit.is_allowed());
+    let violations: Vec<_> = denying
+        .filter_map(|limit| {
+            let ban = limit.rule.ban.as_ref()?;
+            let values = ban.key.iter().map(|name| snapshot.policy.values(&question.hit, name).into_owned());
+            Some((limit.rule.id.clone(), values.collect()))
+        })
+        .collect();
+    let is_known = !violations.is_empty() && violations.iter().all(|each| recorded.contains(each));
+    recorded.extend(violations);
+    !is_known
+}
+
 /// Asks the questions of one request.
 struct Asker<'a> {
     gate: &'a Gate,
@@ -198,9 +220,13 @@ impl Asker<'_> {
                 answers.push(self.look(question).await);
             }
             let were_denied: SmallVec<[bool; 4]> = answers.iter().map(Answered::denies).collect();
-            // Denials are recorded. One may be allowed now, and charged, after a refund by another request.
+            // Denials are recorded. One may be allowed now, and charged, after a refund by another request. A request is one
+            // violation of a rule, whatever the number of its descriptors.
+            let mut recorded = Vec::new();
             for (n, question) in questions.iter().enumerate().filter(|(n, _)| were_denied[*n]) {
-                answers[n] = self.ask(question).await;
+                if adds_violation(self.snapshot, question, &answers[n], &mut recorded) {
+                    answers[n] = self.ask(question).await;
+                }
             }
             if !answers.iter().any(Answered::denies) {
                 for (n, question) in questions.iter().enumerate().filter(|(n, _)| !were_denied[*n]) {

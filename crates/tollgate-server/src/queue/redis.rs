@@ -89,7 +89,7 @@ impl RedisQueue {
     pub async fn push(&self, item: QueuedRequest, body: Vec<u8>) -> Result<(), QueueError> {
         let QueuedRequest { id, method, target, host, headers, body_bytes, sender, queued_at, .. } = item;
         let queued_at = queued_at.nanos();
-        let ip = sender.ip;
+        let share = sender.share();
         let request = StoredRequest { method, target, host, headers, body_bytes, sender, queued_at };
         let request = serde_json::to_vec(&request).expect("texts are valid JSON");
         let size = request.len() + body.len() + ITEM_OVERHEAD;
@@ -103,7 +103,7 @@ impl RedisQueue {
             decimal(self.bounds.items),
             decimal(size),
             decimal(self.bounds.bytes),
-            decimal(ip),
+            share.into_bytes(),
             decimal(self.bounds.sender_items),
             decimal(self.bounds.sender_bytes),
         ];

@@ -17,7 +17,7 @@ use crate::queue::{
 };
 
 /// In SQL a state is the number of its [`QueuedState`]: 0 queued, 1 sending, 2 done, 3 dead. `used`, `waiting` and `sender`
-/// are sums that triggers maintain, so that a push does not scan the queue.
+/// are sums that triggers maintain, so that a push does not scan the queue. `sender.ip` is an address or its network.
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = FULL;
@@ -34,6 +34,9 @@ const SCHEMA: &str = "
     DROP INDEX IF EXISTS item_sender;
     CREATE TABLE IF NOT EXISTS used (bytes INTEGER NOT NULL);
     CREATE TABLE IF NOT EXISTS waiting (items INTEGER NOT NULL);
+    DROP TRIGGER IF EXISTS waiting_added;
+    DROP TRIGGER IF EXISTS waiting_ended;
+    DROP TRIGGER IF EXISTS waiting_removed;
     CREATE TABLE IF NOT EXISTS sender (ip TEXT PRIMARY KEY, items INTEGER NOT NULL, bytes INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TRIGGER IF NOT EXISTS item_added AFTER INSERT ON item BEGIN
         UPDATE used SET bytes = bytes + length(NEW.body) + length(NEW.target) + length(NEW.headers) + length(NEW.sender) + 512;
@@ -43,26 +46,30 @@ const SCHEMA: &str = "
     END;
     CREATE TRIGGER IF NOT EXISTS waiting_added AFTER INSERT ON item WHEN NEW.state IN (0, 1) BEGIN
         UPDATE waiting SET items = items + 1;
-        INSERT INTO sender VALUES (json_extract(NEW.sender, '$.ip'), 1, length(NEW.body))
+        INSERT INTO sender VALUES (coalesce(json_extract(NEW.sender, '$.network'), json_extract(NEW.sender, '$.ip')), 1, length(NEW.body))
             ON CONFLICT DO UPDATE SET items = items + 1, bytes = bytes + excluded.bytes;
     END;
     CREATE TRIGGER IF NOT EXISTS waiting_ended AFTER UPDATE OF state ON item
     WHEN OLD.state IN (0, 1) AND NEW.state NOT IN (0, 1) BEGIN
         UPDATE waiting SET items = items - 1;
-        UPDATE sender SET items = items - 1, bytes = bytes - length(OLD.body) WHERE ip = json_extract(OLD.sender, '$.ip');
-        DELETE FROM sender WHERE ip = json_extract(OLD.sender, '$.ip') AND items <= 0;
+        UPDATE sender SET items = items - 1, bytes = bytes - length(OLD.body) 
+            WHERE ip = coalesce(json_extract(OLD.sender, '$.network'), json_extract(OLD.sender, '$.ip'));
+        DELETE FROM sender 
+            WHERE ip = coalesce(json_extract(OLD.sender, '$.network'), json_extract(OLD.sender, '$.ip')) AND items <= 0;
     END;
     CREATE TRIGGER IF NOT EXISTS waiting_removed AFTER DELETE ON item WHEN OLD.state IN (0, 1) BEGIN
         UPDATE waiting SET items = items - 1;
-        UPDATE sender SET items = items - 1, bytes = bytes - length(OLD.body) WHERE ip = json_extract(OLD.sender, '$.ip');
-        DELETE FROM sender WHERE ip = json_extract(OLD.sender, '$.ip') AND items <= 0;
+        UPDATE sender SET items = items - 1, bytes = bytes - length(OLD.body) 
+            WHERE ip = coalesce(json_extract(OLD.sender, '$.network'), json_extract(OLD.sender, '$.ip'));
+        DELETE FROM sender 
+            WHERE ip = coalesce(json_extract(OLD.sender, '$.network'), json_extract(OLD.sender, '$.ip')) AND items <= 0;
     END;
     DELETE FROM used;
     INSERT INTO used SELECT coalesce(sum(length(body) + length(target) + length(headers) + length(sender) + 512), 0) FROM item;
     DELETE FROM waiting;
     INSERT INTO waiting SELECT count(*) FROM item WHERE state IN (0, 1);
     DELETE FROM sender;
-    INSERT INTO sender SELECT json_extract(sender, '$.ip') AS ip, count(*), sum(length(body)) FROM item
+    INSERT INTO sender SELECT coalesce(json_extract(sender, '$.network'), json_extract(sender, '$.ip')) AS ip, count(*), sum(length(body)) FROM item
         WHERE state IN (0, 1) GROUP BY ip;
     PRAGMA user_version = 1;
 ";
@@ -272,7 +279,7 @@ fn check_sender(
 ) -> Result<(), QueueError> {
     let mut query = connection.prepare_cached("SELECT items, bytes FROM sender WHERE ip = ?1")?;
     let sum = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
-    let known = query.query_row([item.sender.ip.to_string()], sum).optional()?;
+    let known = query.query_row([item.sender.share()], sum).optional()?;
     let (items, bytes) = known.unwrap_or_default();
     let fits = items < bounds.sender_items && bytes + item.body_bytes <= bounds.sender_bytes;
     if fits { Ok(()) } else { Err(QueueError::SenderFull) }
@@ -340,7 +347,8 @@ pub fn enqueue_and_answer(count: usize) {
     connection.execute_batch(SCHEMA).expect("the schema");
     let bounds = QueueBounds::new(10 * count.max(100), 1 << 30, 1 << 10);
     for n in 0..count {
-        let sender = RequestSender { ip: [10, 0, 0, (n % 7) as u8].into(), identity: Vec::new() };
+        let sender =
+            RequestSender { ip: [10, 0, 0, (n % 7) as u8].into(), network: None, identity: Vec::new() };
         // All are due; the latest first, so that age and due time differ.
         let next_at = Time::from_nanos(NOW.nanos() - n as u64);
         push(&connection, &QueuedRequest::example(n, sender, next_at), b"body", bounds)
@@ -402,7 +410,8 @@ mod tests {
         let bounds = QueueBounds::new(100, 1 << 20, 100);
         let at = Time::from_secs(1_000);
         for n in 0..3 {
-            let sender = RequestSender { ip: [10, 0, 0, n as u8 / 2].into(), identity: Vec::new() };
+            let sender =
+                RequestSender { ip: [10, 0, 0, n as u8 / 2].into(), network: None, identity: Vec::new() };
             push(&connection, &QueuedRequest::example(n, sender, at), b"body", bounds)
                 .expect("there is room");
         }
@@ -421,6 +430,26 @@ mod tests {
         // As after a start.
         connection.execute_batch(SCHEMA).expect("the schema");
         assert_eq!(shares(&connection), both(1, 0));
+    }
+
+    /// Each address of an IPv6 network had a share of the queue.
+    #[test]
+    fn addresses_of_one_network_share_what_a_sender_may_queue() {
+        let connection = Connection::open_in_memory().expect("a database");
+        connection.execute_batch(SCHEMA).expect("the schema");
+        let bounds = QueueBounds { sender_items: 3, ..QueueBounds::new(100, 1 << 20, 100) };
+        let enqueue = |n: usize, network: &str| {
+            let ip = format!("2001:db8::{n}").parse().expect("an address");
+            let sender = RequestSender { ip, network: Some(network.to_owned()), identity: Vec::new() };
+            push(&connection, &QueuedRequest::example(n, sender, Time::from_secs(1_000)), b"body", bounds)
+        };
+        (0..3).for_each(|n| enqueue(n, "2001:db8::/64").expect("there is room"));
+        assert!(matches!(enqueue(3, "2001:db8::/64"), Err(QueueError::SenderFull)));
+        enqueue(4, "2001:db8:0:1::/64").expect("another network");
+        connection.execute_batch(SCHEMA).expect("as after a start");
+        assert_eq!(shares(&connection).1[0], ("2001:db8:0:1::/64".to_owned(), 1, 4));
+        connection.execute("DELETE FROM item WHERE id = 'id-1'", []).expect("removed");
+        enqueue(5, "2001:db8::/64").expect("there is room again");
     }
 
     #[test]

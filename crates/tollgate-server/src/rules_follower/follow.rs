@@ -22,6 +22,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// How often expired bans are searched, and how many are removed at once.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 const CLEANUP_BATCH: usize = 500;
+/// Automatic bans that more changes than this follow leave the log early: clients cause them, as fast as they are denied.
+const MAX_CHANGES_AFTER_BAN: usize = 100_000;
 /// After this many changes free memory is returned to the system.
 const TRIM_AFTER_CHANGES: u64 = 10_000;
 pub(super) const MAX_CLOCK_SKEW: Duration = Duration::from_secs(60);
@@ -167,7 +169,7 @@ async fn cleanup_loop(follower: &RulesFollower, gate: &Gate) {
         while db.prune_log(keep_after(), CLEANUP_BATCH).await.is_ok_and(|removed| removed == CLEANUP_BATCH) {}
         let keep_after = || gate.now() - automatic_bans;
         while db
-            .prune_automatic_bans(keep_after(), CLEANUP_BATCH)
+            .prune_automatic_bans(keep_after(), MAX_CHANGES_AFTER_BAN, CLEANUP_BATCH)
             .await
             .is_ok_and(|removed| removed == CLEANUP_BATCH)
         {}

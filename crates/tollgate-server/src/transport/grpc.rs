@@ -23,7 +23,7 @@ use crate::caller_auth::{self, RefusedCaller};
 use crate::config::ListenAddress;
 use crate::connection::{
     AddressLimiter, BODY_TIMEOUT, ClientSocket, HEADER_TIMEOUT, Listener, Shutdown, WorkerService,
-    WriteTimeoutStream, default_workers, serve_on_workers, shutdown_requested,
+    WriteTimeoutStream, default_workers, heartbeat, serve_on_workers, shutdown_requested,
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
@@ -115,6 +115,10 @@ pub async fn serve(
 
 impl WorkerService for GrpcServer {
     const NAME: &'static str = "grpc";
+
+    fn start_worker(&self, _worker: usize) {
+        heartbeat::start(&self.calls.gate, Self::NAME);
+    }
 
     async fn serve(&self, _worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
         if let Err(error) = serve_client(&self.calls, stream, peer, shutdown).await {

@@ -34,7 +34,6 @@ pub use tls::{upstream_tls_client, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
 
-use accept::heartbeat::Heartbeat;
 use upstream::balance::RoundRobinCursor;
 use upstream::connect::UpstreamTlsClient;
 use upstream::server::Upstream;
@@ -50,7 +49,6 @@ pub struct Proxy {
     read_ahead: Arc<Budget>,
     /// Memory of bodies that are read for the fields in them.
     body_prefixes: Arc<Budget>,
-    heartbeats: Box<[Heartbeat]>,
     /// Set for a gateway to one API.
     egress: Option<Egress>,
     /// The request queue, if configured.
@@ -108,7 +106,6 @@ impl Proxy {
             request_queue: request_queue.map(Arc::new),
             route: ArcSwap::from_pointee(route),
             workers,
-            heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
             hold_queues: Arc::default(),
             read_ahead: Budget::new(exchange::MAX_READ_AHEAD_BYTES),
             body_prefixes: Budget::new(decide::identify::MAX_PREFIXES_BYTES),
@@ -139,17 +136,6 @@ impl Proxy {
     /// Replays queued requests when they may pass, until the shutdown.
     pub async fn run_replay(self: Arc<Self>, shutdown: Shutdown) {
         wait::replay::run(self, shutdown).await;
-    }
-
-    /// Stores a worker's heartbeats, on its thread, for as long as that runs.
-    async fn run_heartbeat(self: Arc<Self>, worker: usize) {
-        self.heartbeats[worker].beat(|| self.gate.now()).await;
-    }
-
-    /// The number of workers whose heartbeat has stopped.
-    pub fn stuck_workers(&self) -> usize {
-        let now = self.gate.now();
-        self.heartbeats.iter().filter(|heartbeat| heartbeat.is_stalled(now)).count()
     }
 
     /// The number of held requests.

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use crate::config::ListenAddress;
 use crate::connection::{
     AddressLimiter, ClientSocket, HEADER_TIMEOUT, Listener, ReadEvent, ReadWatch, Shutdown, WRITE_TIMEOUT,
-    WorkerService, default_workers, send_replies, serve_on_workers,
+    WorkerService, default_workers, heartbeat, send_replies, serve_on_workers,
 };
 use crate::gate::Gate;
 use crate::log_rate::LogLimiter;
@@ -104,6 +104,10 @@ pub async fn serve(
 
 impl WorkerService for RespServer {
     const NAME: &'static str = "resp";
+
+    fn start_worker(&self, _worker: usize) {
+        heartbeat::start(&self.gate, Self::NAME);
+    }
 
     async fn serve(&self, _worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
         serve_client(self, stream, peer, shutdown).await;

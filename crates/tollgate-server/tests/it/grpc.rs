@@ -126,6 +126,34 @@ fn all_descriptors_are_charged_or_none() {
     assert_eq!(client.codes("shop", &[&[("tenant", "t1")]]), [(OK, 1)]);
 }
 
+/// Each denied descriptor was a violation: one request of three descriptors banned its sender.
+#[test]
+fn a_request_of_several_descriptors_is_one_violation() {
+    let ban = "ban: { key: ['attr:tenant'], after: 3, within: 1h, for: 1h }";
+    let server = Server::start(&format!("rules: [{{ id: r, key: user, limit: 0/d, {ban} }}]"));
+    let client = GrpcClient::to(server.grpc);
+    let of = |tenant: &'static str| ["a", "b", "c", "d"].map(|user| [("user", user), ("tenant", tenant)]);
+    let bans = || server.admin("GET", "/v1/bans", "").json()["bans"].as_array().map(Vec::len);
+    let deny = |descriptors: &[[(&'static str, &'static str); 2]]| {
+        let descriptors: Vec<_> = descriptors.iter().map(|entries| &entries[..]).collect();
+        let codes = client.codes("shop", &descriptors);
+        assert!(codes.iter().all(|(code, _)| *code == OVER_LIMIT), "{codes:?}");
+    };
+    deny(&of("one"));
+    deny(&of("one"));
+    assert_eq!(bans(), Some(0), "two violations so far");
+    deny(&of("one"));
+    assert_eq!(bans(), Some(1));
+    // Descriptors with different ban keys are violations for each of them.
+    let [two, three] = [of("two"), of("three")];
+    let both = [two[0], three[1], two[2], three[3]];
+    deny(&both);
+    deny(&both);
+    assert_eq!(bans(), Some(1));
+    deny(&both);
+    assert_eq!(bans(), Some(3));
+}
+
 #[test]
 fn costs_are_of_the_request_or_of_the_descriptor_and_zero_is_a_look() {
     let server = Server::start("rules: [{ id: tenant, key: attr:tenant, limit: 10/h }]");

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
 use serde_json::json;
-use tollgate_testkit::{Client, Folder, Server, eventually, is_closed, pour};
+use tollgate_testkit::{Client, Folder, Server, eventually, is_closed, not_run, pour};
 
 const HALF_A_HEAD: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\nx-a: ";
 const HALF_A_BODY: &[u8] =
@@ -125,8 +125,7 @@ fn open_to_all(folder: &Arc<Folder>, rest: &str) -> Server {
 #[test]
 fn one_address_has_a_bounded_share_of_the_connections() {
     let Some(own) = own_address() else {
-        eprintln!("not run: this machine has no address but loopback");
-        return;
+        return not_run("the bound of connections per address", "this machine has no address but loopback");
     };
     let folder = Folder::new();
     let server = open_to_all(&folder, "");

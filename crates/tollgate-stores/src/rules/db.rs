@@ -189,11 +189,16 @@ impl RulesDb {
         dispatch!(self, prune_log(before, batch))
     }
 
-    /// Removes automatic bans that were written before `before` from the log. Continues where the last call ended,
-    /// scans up to `batch` entries, and returns the number of entries scanned. A node that is further behind loads
-    /// everything again.
-    pub async fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
-        dispatch!(self, prune_automatic_bans(before, batch))
+    /// Removes automatic bans from the log: those that were written before `before`, and those that more than `kept`
+    /// entries follow. Continues where the last call ended, scans up to `batch` entries, and returns the number of
+    /// entries scanned. A node that is further behind loads everything again.
+    pub async fn prune_automatic_bans(
+        &self,
+        before: Time,
+        kept: usize,
+        batch: usize,
+    ) -> Result<usize, DbError> {
+        dispatch!(self, prune_automatic_bans(before, kept, batch))
     }
 
     /// Replaces the row of a node, and removes those of nodes that were last seen before `forget_before`. There are at

@@ -105,14 +105,17 @@ impl Candidate {
 }
 
 /// The new state of the log, the entries to remove, and the number scanned; `candidates` follow `pruned.scanned`.
-/// `None` if all are newer than `before`.
+/// `None` if all are newer than `before`, and than the version `beyond`.
 pub(super) fn prune_automatic(
     pruned: Pruned,
     candidates: Vec<Candidate>,
     before: Time,
+    beyond: Option<i64>,
 ) -> Option<(Pruned, Vec<i64>, usize)> {
     let before = i64::try_from(before.nanos()).unwrap_or(i64::MAX);
-    let old: Vec<_> = candidates.into_iter().take_while(|candidate| candidate.at < before).collect();
+    let is_old =
+        |candidate: &Candidate| candidate.at < before || beyond.is_some_and(|last| candidate.version <= last);
+    let old: Vec<_> = candidates.into_iter().take_while(is_old).collect();
     let scanned = old.last()?.version;
     let automatic = old.iter().filter(|candidate| candidate.is_automatic());
     let removed: Vec<_> = automatic.map(|candidate| candidate.version).collect();

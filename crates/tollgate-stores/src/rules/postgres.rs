@@ -192,9 +192,16 @@ impl PostgresDb {
     }
 
     /// Removes automatic bans from the log; see [`RulesDb::prune_automatic_bans`](crate::rules::RulesDb::prune_automatic_bans).
-    pub async fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
-        self.write(async |transaction, _| Ok(log::prune_automatic_bans(transaction, before, batch).await?))
-            .await
+    pub async fn prune_automatic_bans(
+        &self,
+        before: Time,
+        kept: usize,
+        batch: usize,
+    ) -> Result<usize, DbError> {
+        self.write(async |transaction, _| {
+            Ok(log::prune_automatic_bans(transaction, before, kept, batch).await?)
+        })
+        .await
     }
 
     pub async fn version(&self) -> Result<Version, DbError> {

@@ -146,8 +146,8 @@ impl SqliteDb {
     }
 
     /// Removes automatic bans from the log; see [`RulesDb::prune_automatic_bans`](crate::rules::RulesDb::prune_automatic_bans).
-    pub fn prune_automatic_bans(&self, before: Time, batch: usize) -> Result<usize, DbError> {
-        self.write(|transaction| log::prune_automatic_bans(transaction, before, batch))
+    pub fn prune_automatic_bans(&self, before: Time, kept: usize, batch: usize) -> Result<usize, DbError> {
+        self.write(|transaction| log::prune_automatic_bans(transaction, before, kept, batch))
     }
 
     pub fn version(&self) -> Result<Version, DbError> {

@@ -9,7 +9,7 @@ use super::plain_calls::{Ended, PlainCalls};
 use super::{AllowedCallers, CallerAccess, handle};
 use crate::connection::{
     AddressLimiter, ClientSocket, Listener, ResumedStream, Shutdown, WorkerService, default_workers,
-    serve_connection, serve_on_workers,
+    heartbeat, serve_connection, serve_on_workers,
 };
 use crate::gate::{Gate, HttpAddress};
 
@@ -37,6 +37,10 @@ pub async fn serve(
 
 impl WorkerService for HttpServer {
     const NAME: &'static str = "http";
+
+    fn start_worker(&self, _worker: usize) {
+        heartbeat::start(&self.gate, Self::NAME);
+    }
 
     async fn serve(&self, _worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {
         self.serve_client(stream, peer, shutdown).await;

@@ -3,7 +3,6 @@
 pub(super) mod client_connection;
 pub(super) mod forwarded;
 pub(super) mod framing;
-pub(super) mod heartbeat;
 pub(super) mod hop_by_hop;
 pub(super) mod inspect;
 pub(super) mod plain_head;

@@ -180,14 +180,18 @@ pub(super) async fn prune(
     Ok(removed)
 }
 
-/// Removes automatic bans from before a time, but never the last entry. Scans up to `batch` of the next entries, and
-/// returns the number scanned.
+/// Removes automatic bans from before a time, and those that more than `kept` entries follow, but never the last entry. Scans
+/// up to `batch` of the next entries, and returns the number scanned.
 pub(super) async fn prune_automatic_bans(
     client: &impl GenericClient,
     before: Time,
+    kept: usize,
     batch: usize,
 ) -> Result<usize, tokio_postgres::Error> {
     let known = pruned(client).await?;
+    let sql = "SELECT v FROM tollgate.log WHERE v > $1 ORDER BY v DESC LIMIT 1 OFFSET $2";
+    let kept = i64::try_from(kept).unwrap_or(i64::MAX);
+    let beyond = client.query_opt(sql, &[&known.scanned, &kept]).await?.map(|row| row.get(0));
     let sql = "SELECT log.v, kind, body, who, at FROM tollgate.log
         JOIN tollgate.author ON author.first = (SELECT max(first) FROM tollgate.author WHERE first <= log.v)
         WHERE log.v > $1 AND log.v < (SELECT max(v) FROM tollgate.log) ORDER BY log.v LIMIT $2";
@@ -201,7 +205,7 @@ pub(super) async fn prune_automatic_bans(
         at: row.get(4),
     };
     let candidates = rows.iter().map(candidate).collect();
-    let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {
+    let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before, beyond) else {
         return Ok(0);
     };
     client.execute("DELETE FROM tollgate.log WHERE v = ANY($1)", &[&removed]).await?;

@@ -132,14 +132,17 @@ pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Resu
     Ok(removed)
 }
 
-/// Removes automatic bans from before a time, but never the last entry. Scans up to `batch` of the next entries, and
-/// returns the number scanned.
+/// Removes automatic bans from before a time, and those that more than `kept` entries follow, but never the last entry. Scans
+/// up to `batch` of the next entries, and returns the number scanned.
 pub(super) fn prune_automatic_bans(
     connection: &Connection,
     before: Time,
+    kept: usize,
     batch: usize,
 ) -> Result<usize, DbError> {
     let known = pruned(connection)?;
+    let sql = "SELECT v FROM log WHERE v > ?1 ORDER BY v DESC LIMIT 1 OFFSET ?2";
+    let beyond = connection.query_row(sql, params![known.scanned, kept], |row| row.get(0)).optional()?;
     let sql = "SELECT log.v, kind, body, who, at
         FROM log JOIN author ON author.first = (SELECT max(first) FROM author WHERE first <= log.v)
         WHERE log.v > ?1 AND log.v < (SELECT max(v) FROM log) ORDER BY log.v LIMIT ?2";
@@ -154,7 +157,7 @@ pub(super) fn prune_automatic_bans(
         })
     })?;
     let candidates = candidates.collect::<Result<_, _>>()?;
-    let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before) else {
+    let Some((next, removed, looked)) = plan::prune_automatic(known, candidates, before, beyond) else {
         return Ok(0);
     };
     let mut remove = connection.prepare_cached("DELETE FROM log WHERE v = ?1")?;

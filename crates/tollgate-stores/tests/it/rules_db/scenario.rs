@@ -350,7 +350,7 @@ pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes
 
     let mut looked = Vec::new();
     while looked.last() != Some(&0) {
-        looked.push(db.prune_automatic_bans(Time::from_secs(2_000), 4).await.expect("pruned"));
+        looked.push(db.prune_automatic_bans(Time::from_secs(2_000), 1_000, 4).await.expect("pruned"));
     }
     assert_eq!(looked, [4, 4, 4, 2, 0], "14 entries are old, each is looked at once");
     let log = db.log(None, 100).await.expect("it can be read");
@@ -371,6 +371,18 @@ pub async fn automatic_bans_leave_the_log_before_other_entries_and_the_feed_goes
     db.edit(by("ann", 2_002), vec![put(3)]).await.expect("made");
     follow(&db, &mut ahead).await;
     same_state(&ahead, &loaded(&db).await);
+    // The log keeps a number of entries, however new they are: the ban of 15 is the third before the last.
+    let version = db.version().await.expect("it can be read").number();
+    let bans = async || {
+        let log = db.log(None, 100).await.expect("it can be read");
+        let automatic = log.iter().filter(|entry| entry.author == Author::AUTOMATIC);
+        automatic.map(|entry| version - entry.change.version.number()).collect::<Vec<_>>()
+    };
+    assert_eq!(bans().await, [2, 3]);
+    for (kept, left) in [(3, vec![2, 3]), (2, vec![2]), (1, vec![])] {
+        while db.prune_automatic_bans(Time::from_secs(2_000), kept, 4).await.expect("pruned") > 0 {}
+        assert_eq!(bans().await, left, "{kept} are kept");
+    }
     // What is left goes with the rest of the log.
     while db.prune_log(Time::MAX, 2).await.expect("pruned") > 0 {}
     assert_eq!(db.log(None, 100).await.expect("it can be read").len(), 1);

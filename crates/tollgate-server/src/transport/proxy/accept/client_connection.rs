@@ -20,7 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::connection::{
     AddressLimiter, AfterResponse, ClientSocket, Listener, MAX_HEADER_BYTES, Shutdown, WorkerService,
-    WriteTimeoutStream, delegate_write, run_connection, serve_on_workers, shutdown_requested,
+    WriteTimeoutStream, delegate_write, heartbeat, run_connection, serve_on_workers, shutdown_requested,
 };
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
@@ -57,8 +57,8 @@ struct ProxyListener {
 impl WorkerService for ProxyListener {
     const NAME: &'static str = "proxy";
 
-    fn start_worker(&self, worker: usize) {
-        tokio::spawn(Arc::clone(&self.proxy).run_heartbeat(worker));
+    fn start_worker(&self, _worker: usize) {
+        heartbeat::start(&self.proxy.gate, Self::NAME);
     }
 
     async fn serve(&self, worker: usize, stream: ClientSocket, peer: SocketAddr, shutdown: Shutdown) {

@@ -100,7 +100,9 @@ impl ConnectionContext {
         let verdict = gate.check(snapshot, &hit, now).await;
         let later = self.proxy.request_queue.is_some() && !verdict.allowed && is_queueable(&verdict);
         let identity = later.then(|| enqueue::resolve_identity(policy, &hit));
-        let sender = hit::address(&hit).zip(identity).map(|(ip, identity)| RequestSender { ip, identity });
+        let network = |ip| Some(address::group(ip, policy.settings().ipv6_prefix).to_string());
+        let sender = hit::address(&hit).zip(identity);
+        let sender = sender.map(|(ip, identity)| RequestSender { ip, network: network(ip), identity });
         Ok(ProxyDecision { verdict, decided_at: gate.decided_at(now), sticky, sender })
     }
 }
