@@ -22,7 +22,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// How often expired bans are searched, and how many are removed at once.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 const CLEANUP_BATCH: usize = 500;
-/// Automatic bans that more changes than this follow leave the log early: clients cause them, as fast as they are denied.
+/// Automatic bans that so many changes follow leave the log early: clients cause them, as fast as they are denied.
 const MAX_CHANGES_AFTER_BAN: usize = 100_000;
 /// After this many changes free memory is returned to the system.
 const TRIM_AFTER_CHANGES: u64 = 10_000;

@@ -189,8 +189,8 @@ impl RulesDb {
         dispatch!(self, prune_log(before, batch))
     }
 
-    /// Removes automatic bans from the log: those that were written before `before`, and those that more than `kept`
-    /// entries follow. Continues where the last call ended, scans up to `batch` entries, and returns the number of
+    /// Removes automatic bans from the log: those that were written before `before`, and those that `kept` or
+    /// more entries follow. Continues where the last call ended, scans up to `batch` entries, and returns the number of
     /// entries scanned. A node that is further behind loads everything again.
     pub async fn prune_automatic_bans(
         &self,

@@ -132,7 +132,7 @@ pub(super) fn prune(connection: &Connection, before: Time, batch: usize) -> Resu
     Ok(removed)
 }
 
-/// Removes automatic bans from before a time, and those that more than `kept` entries follow, but never the last entry. Scans
+/// Removes automatic bans from before a time, and those that `kept` or more entries follow, but never the last entry. Scans
 /// up to `batch` of the next entries, and returns the number scanned.
 pub(super) fn prune_automatic_bans(
     connection: &Connection,
