@@ -59,7 +59,7 @@ impl EvictedFraction {
         if self.expires_at <= now {
             self.fraction = UsedFraction::NONE;
         }
-        self.fraction = self.fraction.max(fraction);
+        self.fraction = self.fraction.max(fraction.min(UsedFraction::MAX_EVICTABLE));
         self.expires_at = self.expires_at.max(expires_at);
     }
 }

@@ -10,6 +10,8 @@ pub(super) struct UsedFraction(u8);
 impl UsedFraction {
     pub(super) const NONE: UsedFraction = UsedFraction(0);
     const FULL: UsedFraction = UsedFraction(64);
+    /// The largest fraction that a new key evicts.
+    pub(super) const MAX_EVICTABLE: UsedFraction = UsedFraction(15);
     /// An entry is evicted if the new one has used more than this many times its fraction.
     const EVICTION_RATIO: u32 = 4;
 
