@@ -2,7 +2,8 @@
 //!
 //! Each thread counts into a batch of its own (`batch`). Batches are merged once a second, when they are full, and
 //! before the admin API reads (`data`). A full batch that cannot be merged at once is enqueued, so that decisions do not
-//! wait for a reader. Everything is bounded, and the bounds are added up at compile time.
+//! wait for a reader. Everything is bounded, and the bounds are added up at compile time; what they take of the heap is
+//! counted by `fuzz/tests/live_data_memory`.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
@@ -27,6 +28,8 @@ mod point_ring;
 mod rule_history;
 mod sample;
 mod space_saving;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod top_keys;
 mod top_merge;
 
@@ -62,6 +65,7 @@ const MAX_SET_BACK: u64 = 60;
 /// Bytes of everything.
 const MAX_BYTES: usize = ClientSample::MAX_BYTES
     + InsightData::MAX_BYTES
+    + KeyTexts::MAX_BYTES
     + (STRIPES + MAX_PENDING + MAX_SPARE) * DecisionBatch::MAX_BYTES;
 
 const _: () = assert!(MAX_BYTES <= 32 << 20, "insight takes at most 32 MiB");
@@ -106,10 +110,13 @@ impl Insight {
 
     /// Counts a decision.
     pub fn record(&self, decided: &Decided<'_, '_>) {
-        self.sample.record(decided.hit, decided.at);
+        let sampled = self.sample.client(decided.hit);
         let stripe = &self.stripes[decided.verdict.id.stripe() % STRIPES].0;
         let mut batch = lock(stripe.get_or_init(Mutex::default));
         batch.record(decided, &self.texts);
+        if let Some(client) = sampled {
+            batch.sample.record(client, decided.hit, decided.at);
+        }
         if batch.is_full() {
             let full = mem::replace(&mut *batch, self.empty_batch());
             drop(batch);
@@ -137,9 +144,14 @@ impl Insight {
                 lock(&self.data)
             }
         };
-        data.merge(&mut full);
+        self.merge(&mut data, &mut full);
         drop(data);
         self.keep_spare(full);
+    }
+
+    fn merge(&self, data: &mut InsightData, batch: &mut DecisionBatch) {
+        self.sample.merge(&mut batch.sample);
+        data.merge(batch);
     }
 
     fn keep_spare(&self, batch: BoxedBatch) {
@@ -154,7 +166,7 @@ impl Insight {
         let mut data = lock(&self.data);
         let pending = mem::take(&mut *lock(&self.pending));
         for mut batch in pending {
-            data.merge(&mut batch);
+            self.merge(&mut data, &mut batch);
             self.keep_spare(batch);
         }
         for stripe in self.stripes.iter().filter_map(|stripe| stripe.0.get()) {
@@ -164,7 +176,7 @@ impl Insight {
             }
             let mut taken = mem::replace(&mut *batch, self.empty_batch());
             drop(batch);
-            data.merge(&mut taken);
+            self.merge(&mut data, &mut taken);
             self.keep_spare(taken);
         }
         data
@@ -172,10 +184,10 @@ impl Insight {
 
     /// Completes the current second if it is over, and publishes it.
     pub fn tick(&self, now: Time) {
-        self.sample.tick(now);
         self.texts.refill();
-        let now = now.secs();
         let mut data = self.data();
+        self.sample.tick(now);
+        let now = now.secs();
         if now + MAX_SET_BACK < data.second() {
             tracing::warn!("the clock was set back: the counts of the admin API start anew");
             *data = InsightData::new(now);
@@ -227,6 +239,7 @@ impl Insight {
 
     /// The requests of a sample of clients.
     pub fn sample(&self) -> Sampled {
+        drop(self.data());
         self.sample.copy()
     }
 

@@ -17,7 +17,7 @@ mod owned;
 #[allow(missing_docs)]
 mod values;
 
-pub use owned::{OwnedHit, client, client_hash};
+pub use owned::{OwnedHit, client, client_hash, target_hash};
 pub use values::{AttributeValues, MAX_VALUES};
 
 /// The target, the identities, and the cost.

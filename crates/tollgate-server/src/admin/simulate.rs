@@ -156,7 +156,7 @@ impl Source {
     ) -> Result<SourceSpan, AccessLogError> {
         match self {
             Source::Live(sampled) => {
-                sampled.each().for_each(|request| visit(&request.hit.hit(), request.at, None));
+                sampled.each().for_each(|request| visit(&request.hit(), request.at, None));
                 let seconds = |request: Option<&SampledRequest>| request.map(|request| request.at.secs());
                 let from = seconds(sampled.requests.first());
                 Ok(SourceSpan { from, to: seconds(sampled.requests.last()), ..SourceSpan::default() })

@@ -46,7 +46,7 @@ pub async fn suggest(call: AdminRequest) -> Result<FullResponse, ProblemDetails>
 fn report(mut counter: PeakCounter, sampled: &Sampled, shown: impl Fn(&str) -> String) -> Value {
     let mut is_shared = false;
     for request in sampled.each() {
-        let hit = request.hit.hit();
+        let hit = request.hit();
         if counter.add(&hit, request.at) {
             is_shared |= client(&hit).is_some_and(|(attribute, _)| !counter.is_by(&attribute));
         }

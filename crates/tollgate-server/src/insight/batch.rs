@@ -12,8 +12,9 @@ use tollgate::internal::verdict::{LimitVerdict, Reason, VerdictId};
 use tollgate::internal::{EngineVerdict, Limit, PolicySnapshot};
 use tollgate::{Hit, Time};
 
-use super::key_text::{KeyTexts, MAX_KEY_TEXT, SHARED_TEXT_BYTES};
+use super::key_text::KeyTexts;
 use super::latencies::Latencies;
+use super::sample::SampleBatch;
 
 /// Different keys in a batch.
 pub const MAX_KEYS: usize = 512;
@@ -107,12 +108,26 @@ impl ListedLimit {
 }
 
 /// Positions in a list by hash, with linear probing. It is at most half full.
-struct SlotIndex<const SLOTS: usize>([u16; SLOTS]);
+pub struct SlotIndex<const SLOTS: usize>([u16; SLOTS]);
+
+impl<const SLOTS: usize> Default for SlotIndex<SLOTS> {
+    fn default() -> Self {
+        SlotIndex([0; SLOTS])
+    }
+}
 
 impl<const SLOTS: usize> SlotIndex<SLOTS> {
-    /// The position of an entry, or where it is to be noted.
+    pub fn note(&mut self, slot: usize, position: usize) {
+        self.0[slot] = position as u16 + 1;
+    }
+
+    pub fn clear(&mut self) {
+        self.0.fill(0);
+    }
+
+    /// The position of an entry, or the slot where it is to be noted.
     #[inline]
-    fn find(&self, hash: u64, is_it: impl Fn(usize) -> bool) -> Result<usize, usize> {
+    pub fn find(&self, hash: u64, is_it: impl Fn(usize) -> bool) -> Result<usize, usize> {
         let mut slot = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % SLOTS;
         loop {
             match self.0[slot] {
@@ -130,6 +145,7 @@ pub struct DecisionBatch {
     pub keys: Vec<KeyCount>,
     pub listed: Vec<ListedDecision>,
     pub latencies: Latencies,
+    pub sample: SampleBatch,
     rule_index: SlotIndex<{ 2 * MAX_RULES }>,
     key_index: SlotIndex<{ 2 * MAX_KEYS }>,
     listed_of: [usize; 2],
@@ -144,8 +160,9 @@ impl Default for DecisionBatch {
             keys: Vec::with_capacity(MAX_KEYS),
             listed: Vec::new(),
             latencies: Latencies::default(),
-            rule_index: SlotIndex([0; 2 * MAX_RULES]),
-            key_index: SlotIndex([0; 2 * MAX_KEYS]),
+            rule_index: SlotIndex::default(),
+            key_index: SlotIndex::default(),
+            sample: SampleBatch::default(),
             listed_of: [0; 2],
             listed_without_key: [0; 2],
         }
@@ -156,12 +173,12 @@ impl Default for DecisionBatch {
 const MAX_KEYS_PER_DECISION: usize = 64;
 
 impl DecisionBatch {
-    /// Bytes of a full batch.
+    /// Bytes of a full batch, without the texts of its keys.
     pub const MAX_BYTES: usize = size_of::<DecisionBatch>()
         + MAX_RULES * size_of::<RuleCount>()
         + MAX_KEYS * size_of::<KeyCount>()
-        + MAX_KEYS * (MAX_KEY_TEXT + SHARED_TEXT_BYTES)
-        + 2 * MAX_LISTED * size_of::<ListedDecision>();
+        + 2 * MAX_LISTED * size_of::<ListedDecision>()
+        + SampleBatch::MAX_BYTES;
 
     pub fn is_empty(&self) -> bool {
         let BatchTotals { allowed, denied, banned, .. } = self.totals;
@@ -171,6 +188,7 @@ impl DecisionBatch {
     pub fn is_full(&self) -> bool {
         self.keys.len() + MAX_KEYS_PER_DECISION > MAX_KEYS
             || self.rules.len() + MAX_KEYS_PER_DECISION > MAX_RULES
+            || self.sample.is_full()
     }
 
     pub fn clear(&mut self) {
@@ -179,8 +197,9 @@ impl DecisionBatch {
         self.keys.clear();
         self.listed.clear();
         self.latencies = Latencies::default();
-        self.rule_index.0.fill(0);
-        self.key_index.0.fill(0);
+        self.rule_index.clear();
+        self.key_index.clear();
+        self.sample.clear();
         self.listed_of = [0; 2];
         self.listed_without_key = [0; 2];
     }
@@ -272,8 +291,9 @@ impl DecisionBatch {
                 let id = id.clone();
                 let used = [0; USED_STEPS];
                 self.rules.push(RuleCount { id, allowed: 0, denied: 0, shadow_denied: 0, near: 0, used });
-                self.rule_index.0[slot] = self.rules.len() as u16;
-                self.rules.len() - 1
+                let at = self.rules.len() - 1;
+                self.rule_index.note(slot, at);
+                at
             }
         }
     }
@@ -313,8 +333,9 @@ impl DecisionBatch {
         text: Option<Arc<str>>,
     ) -> usize {
         self.keys.push(KeyCount { fingerprint, rule, allowed: 0, denied: 0, near: 0, text, listed: [0; 2] });
-        self.key_index.0[slot] = self.keys.len() as u16;
-        self.keys.len() - 1
+        let at = self.keys.len() - 1;
+        self.key_index.note(slot, at);
+        at
     }
 
     /// Lists the decision among the latest ones, if its key and the batch are not listed too often already.

@@ -24,6 +24,9 @@ pub struct KeyTexts {
 impl KeyTexts {
     /// Keys that occur once have half of them; the rest is for keys that occur again.
     const PER_SECOND: u32 = 1_024;
+    /// Bytes of the texts in batches that are not merged yet: of two seconds, and as much again, since the budget is
+    /// approximate.
+    pub const MAX_BYTES: usize = 4 * Self::PER_SECOND as usize * (MAX_KEY_TEXT + SHARED_TEXT_BYTES);
 
     pub fn new(log_keys: LogKeys) -> KeyTexts {
         KeyTexts { log_keys, left: AtomicU32::new(Self::PER_SECOND) }
