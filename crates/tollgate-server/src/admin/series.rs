@@ -15,6 +15,7 @@ use crate::connection::FullResponse;
 use crate::fleet::{NodeAnswer, NodesAnswered};
 use crate::insight::{HOUR, HistoryFile, InsightData, MINUTE, OTHER, Point, RuleHistory, SeriesName, TOTAL};
 use crate::response::{self, ProblemDetails};
+use tollgate::Time;
 
 /// Changes that are shown.
 const MAX_CHANGES: usize = 100;
@@ -234,20 +235,24 @@ fn minutes(series: &RuleHistory, range: TimeRange) -> impl Iterator<Item = (u64,
     series.minutes.range(range.from / MINUTE, range.to / MINUTE)
 }
 
-/// The latest changes of rules and settings, oldest first; none if the database does not answer.
+/// The latest changes within a time, oldest first; none if the database does not answer. A set of changes, such as an
+/// import, is one, and automatic bans are none: an attack bans more keys than are listed.
 async fn changes(call: &AdminRequest, range: TimeRange) -> Value {
     let none = || Value::Array(Vec::new());
     let Some(Ok(db)) = call.gate().rules_follower.get().map(|follower| follower.db()) else { return none() };
-    let Ok(Ok(log)) = timeout(CHANGES_TIMEOUT, db.log(None, MAX_CHANGES)).await else { return none() };
-    let within = log.iter().rev().filter(|logged| (range.from..=range.to).contains(&logged.at.secs()));
-    let change = within.map(|logged| {
+    // The last second is included whole.
+    let to = Time::from_nanos(range.to.saturating_add(1).saturating_mul(1_000_000_000).saturating_sub(1));
+    let from = Time::from_nanos(range.from.saturating_mul(1_000_000_000));
+    let calls = db.calls(from, to, MAX_CHANGES);
+    let Ok(Ok(log)) = timeout(CHANGES_TIMEOUT, calls).await else { return none() };
+    let change = log.iter().rev().map(|logged| {
         let item = &logged.change.item;
         let did = if logged.change.text.is_some() { "set" } else { "removed" };
-        json!({
-            "at": logged.at.secs(),
-            "version": logged.change.version.to_string(),
-            "action": format!("{} {} {did} by {}", item.kind.name(), item.name, logged.author),
-        })
+        let action = match logged.set {
+            Some(set) => format!("{} changes by {}", set.changes(), logged.author),
+            None => format!("{} {} {did} by {}", item.kind.name(), item.name, logged.author),
+        };
+        json!({ "at": logged.at.secs(), "version": logged.set_version().to_string(), "action": action })
     });
     change.collect()
 }

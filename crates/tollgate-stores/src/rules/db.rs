@@ -279,6 +279,12 @@ impl RulesDb {
         dispatch!(self, log(before, limit))
     }
 
+    /// The last change of each call within a time, latest first: an import is one entry. Changes that the nodes make
+    /// themselves, such as automatic bans, are left out.
+    pub async fn calls(&self, from: Time, to: Time, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
+        dispatch!(self, calls(from, to, limit))
+    }
+
     /// Changes of one item before a version, latest first.
     pub async fn history(
         &self,

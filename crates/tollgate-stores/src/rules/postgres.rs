@@ -247,6 +247,13 @@ impl PostgresDb {
             .await
     }
 
+    pub async fn calls(&self, from: Time, to: Time, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
+        self.inner
+            .cluster
+            .read(|connection| async move { log::calls(&connection.client, from, to, limit).await })
+            .await
+    }
+
     pub async fn history(
         &self,
         item: &ItemId,

@@ -185,6 +185,13 @@ impl SqliteDb {
         log::page(&transaction, before, limit)
     }
 
+    /// The last change of each call within a time, latest first, without those of the nodes themselves.
+    pub fn calls(&self, from: Time, to: Time, limit: usize) -> Result<Vec<ChangeLogEntry>, DbError> {
+        let mut reader = lock(&self.reader);
+        let transaction = reader.transaction()?;
+        log::calls(&transaction, from, to, limit)
+    }
+
     /// Changes of one item before a version, latest first.
     pub fn history(
         &self,

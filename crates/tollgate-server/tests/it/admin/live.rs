@@ -205,6 +205,36 @@ fn series_activity_and_decisions_agree() {
     assert_eq!(server.admin("GET", "/v1/series?from=x", "").status, 400);
 }
 
+/// Automatic bans filled the list of changes, and an edit before them was no longer marked in the chart.
+#[test]
+fn an_edit_is_marked_behind_many_bans_and_an_import() {
+    let ban = "{ id: strict, match: /strict, key: user, limit: 1/d, ban: { key: [user], after: 1, within: 1h, for: 1h } }";
+    let server = Server::start(&format!("rules: [{ban}]"));
+    let edit = json!({ "match": "/edited", "limit": "5/m" }).to_string();
+    assert_eq!(server.admin("PUT", "/v1/rules/edited", edit).status, 201);
+    for n in 0..120 {
+        for _ in 0..2 {
+            server.check(&json!({ "path": "/strict", "user": format!("user-{n}") }));
+        }
+    }
+    let bans =
+        || server.admin("GET", "/v1/bans?limit=1000", "").json()["bans"].as_array().map_or(0, Vec::len);
+    eventually("all are banned", || bans() == 120);
+    let rules: String = (0..200).map(|n| format!("- {{ id: r{n}, match: /r{n}, limit: 5/m }}\n")).collect();
+    assert_eq!(server.admin("POST", "/v1/rules/import", &rules).status, 200);
+    let log =
+        || server.admin("GET", "/v1/audit?limit=1000", "").json()["changes"].as_array().map_or(0, Vec::len);
+    eventually("everything is in the log", || log() == 122);
+    let series = server.admin("GET", "/v1/series", "").json();
+    let actions: Vec<_> = series["changes"]
+        .as_array()
+        .expect("changes")
+        .iter()
+        .map(|change| change["action"].clone())
+        .collect();
+    assert_eq!(actions, ["rule edited set by local", "200 changes by local"], "{series}");
+}
+
 #[test]
 fn other_rules_are_tried_on_the_requests_of_the_last_minutes() {
     let server = Server::start(RULES);

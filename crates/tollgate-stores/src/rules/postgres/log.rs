@@ -245,6 +245,23 @@ pub(super) async fn page(
     Ok(rows.iter().map(read_entry).collect::<Result<_, _>>()?)
 }
 
+/// The last change of each call within a time, latest first, without those of the nodes themselves.
+pub(super) async fn calls(
+    client: &impl GenericClient,
+    from: Time,
+    to: Time,
+    limit: usize,
+) -> Result<Vec<ChangeLogEntry>, PgFailure> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let [from, to] = [from, to].map(|time| i64::try_from(time.nanos()).unwrap_or(i64::MAX));
+    let sql = format!(
+        "{SELECT_LOG} WHERE log.v IN (SELECT coalesce(last, first) FROM tollgate.author
+            WHERE who <> $1 AND at >= $2 AND at <= $3 ORDER BY first DESC LIMIT $4) ORDER BY log.v DESC"
+    );
+    let rows = client.query(&sql, &[&Author::AUTOMATIC, &from, &to, &limit]).await?;
+    Ok(rows.iter().map(read_entry).collect::<Result<_, _>>()?)
+}
+
 /// Changes of one item. Without an index: the query is rare, and an index would cost every rule.
 pub(super) async fn history(
     client: &impl GenericClient,

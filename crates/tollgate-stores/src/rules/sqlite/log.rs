@@ -228,6 +228,22 @@ pub(super) fn page(
     with_texts(connection, query.query_map(params![before, limit], read_entry)?)
 }
 
+/// The last change of each call within a time, latest first, without those of the nodes themselves.
+pub(super) fn calls(
+    connection: &Connection,
+    from: Time,
+    to: Time,
+    limit: usize,
+) -> Result<Vec<ChangeLogEntry>, DbError> {
+    let sql = format!(
+        "{SELECT_LOG} WHERE log.v IN (SELECT coalesce(last, first) FROM author
+            WHERE who <> ?1 AND at >= ?2 AND at <= ?3 ORDER BY first DESC LIMIT ?4) ORDER BY log.v DESC"
+    );
+    let [from, to] = [from, to].map(|time| i64::try_from(time.nanos()).unwrap_or(i64::MAX));
+    let mut query = connection.prepare_cached(&sql)?;
+    with_texts(connection, query.query_map(params![Author::AUTOMATIC, from, to, limit], read_entry)?)
+}
+
 /// Changes of one item. Without an index: the query is rare, and an index would cost every rule.
 pub(super) fn history(
     connection: &Connection,

@@ -42,6 +42,13 @@ pub async fn an_import_is_one_change_that_one_rollback_reverts(address: &str) {
         3,
         "it is not before itself"
     );
+    let always = [Time::from_secs(0), Time::from_nanos(u64::MAX)];
+    assert_eq!(db.calls(always[0], always[1], 10).await.expect("the calls"), listed);
+    assert_eq!(db.calls(always[0], always[1], 2).await.expect("the calls"), listed[..2]);
+    let at = listed[0].at;
+    let before_all = Time::from_nanos(listed[3].at.nanos() - 1);
+    assert!(db.calls(at, at, 10).await.expect("the calls").contains(&listed[0]));
+    assert_eq!(db.calls(always[0], before_all, 10).await.expect("the calls"), []);
     let names: Vec<_> = db.entries_of(set, None, 10).await.expect("its entries");
     let names: Vec<_> = names.iter().map(|entry| &*entry.change.item.name).collect();
     assert_eq!(names, ["a", "c", "b"]);
