@@ -35,7 +35,7 @@ pub fn denied(verdict: &EngineVerdict, ticket: Option<&str>, format: ErrorFormat
 pub fn problem(problem: ProblemDetails, format: ErrorFormat) -> FullResponse {
     match format {
         ErrorFormat::Json => FullResponse::from(problem),
-        ErrorFormat::Html => response::html_page(problem.status, &problem.detail, None),
+        ErrorFormat::Html => response::html_page(problem.status, &problem.detail, problem.ticket()),
     }
 }
 

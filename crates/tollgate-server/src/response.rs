@@ -60,13 +60,20 @@ pub fn denial(denial: Denial<'_>, ticket: Option<&str>) -> FullResponse {
         "detail": denial.detail,
     });
     if let Some(ticket) = ticket {
-        body["instance"] = format!("{TICKET_URN_PREFIX}{ticket}").into();
+        body[INSTANCE] = ticket_urn(ticket).into();
     }
     if !denial.violated.is_empty() {
         body["violated-policies"] = denial.violated.into();
     }
     let body = serde_json::to_vec(&body).expect("a problem is valid JSON");
     with_type(status, PROBLEM_JSON, body)
+}
+
+/// The member with the ticket.
+const INSTANCE: &str = "instance";
+
+fn ticket_urn(ticket: &str) -> String {
+    format!("{TICKET_URN_PREFIX}{ticket}")
 }
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -97,6 +104,17 @@ impl ProblemDetails {
     pub fn with(mut self, name: &'static str, value: impl Into<Value>) -> ProblemDetails {
         self.extensions.push((name, value.into()));
         self
+    }
+
+    /// Adds the ticket of a denied request.
+    pub fn with_ticket(self, ticket: &str) -> ProblemDetails {
+        self.with(INSTANCE, ticket_urn(ticket))
+    }
+
+    /// The ticket of a denied request.
+    pub fn ticket(&self) -> Option<&str> {
+        let (_, instance) = self.extensions.iter().find(|(name, _)| *name == INSTANCE)?;
+        instance.as_str()?.strip_prefix(TICKET_URN_PREFIX)
     }
 
     pub fn not_found(path: &str) -> ProblemDetails {

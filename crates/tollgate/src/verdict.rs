@@ -15,6 +15,7 @@ use crate::plan::{Exempt, denied_hits, enforcement};
 use crate::rule::{DenyOptions, RuleMode, RuleOwner, RuleRef, VerdictLimit, VerdictRule};
 use crate::store::{Charge, ChargeItem, ChargeRef, LimitOutcome, Predecessor};
 use crate::time::{Time, calendar, format_duration};
+mod refused_hold;
 
 mod receipt;
 

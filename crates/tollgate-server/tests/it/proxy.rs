@@ -35,6 +35,15 @@ pub fn get(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
     Client::to(server.proxy).request("GET", path, headers, b"")
 }
 
+/// What the ticket of a denial tells.
+pub fn explained(server: &Server, denied: &Answer) -> serde_json::Value {
+    let instance =
+        denied.json()["instance"].as_str().unwrap_or_else(|| panic!("no ticket: {denied}")).to_owned();
+    let answer = server.admin("POST", "/v1/explain", serde_json::json!({ "ticket": instance }).to_string());
+    assert_eq!(answer.status, 200, "{answer}");
+    answer.json()
+}
+
 /// The memory that a process has taken.
 fn resident_kib(process: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process runs");

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use crate::fingerprint::Secret;
-use crate::hit::{HitField, Hit};
+use crate::hit::{Hit, HitField};
 use crate::identity::{Attribute, FieldSource};
 use crate::request::Target;
 

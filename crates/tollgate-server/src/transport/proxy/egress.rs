@@ -223,13 +223,16 @@ impl ConnectionContext {
         let permit = self.read_ahead_until(request, egress.throttle.acquire(&key)).await?;
         permit.map(Some).map_err(|error| match error {
             ThrottleError::TooLate { retry_after } => {
-                ExchangeError::TooManyRequests { detail: NOT_IN_TIME, retry_after }
+                ExchangeError::TooManyRequests { detail: NOT_IN_TIME, retry_after, ticket: None }
             }
             ThrottleError::Never => ExchangeError::Problem(ProblemDetails::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "the limit of this gateway is 0: it sends nothing",
             )),
-            _ => ExchangeError::TooManyRequests { detail: TOO_MANY, retry_after: Duration::from_secs(1) },
+            _ => {
+                let retry_after = Duration::from_secs(1);
+                ExchangeError::TooManyRequests { detail: TOO_MANY, retry_after, ticket: None }
+            }
         })
     }
 

@@ -109,8 +109,11 @@ impl ConnectionContext {
                 response::write_headers(&mut response, &verdict, header_style);
                 response
             }
-            ExchangeError::TooManyRequests { detail, retry_after } => {
-                let problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
+            ExchangeError::TooManyRequests { detail, retry_after, ticket } => {
+                let mut problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
+                if let Some(ticket) = ticket {
+                    problem = problem.with_ticket(&ticket);
+                }
                 let mut response = error_response::problem(problem, format);
                 let seconds = HeaderValue::from(whole_seconds(retry_after).as_secs());
                 response.headers_mut().insert(RETRY_AFTER, seconds);
@@ -196,7 +199,7 @@ impl ConnectionContext {
         &self,
         request: &mut ProxiedRequest,
         charges: &mut UnsettledCharges,
-        verdict: &EngineVerdict,
+        verdict: &mut EngineVerdict,
         decided_at: Time,
     ) -> Result<(), ExchangeError> {
         let queue_is_busy =
@@ -216,7 +219,10 @@ impl ConnectionContext {
             self.proxy.counts.hold_rejected.fetch_add(1, Ordering::Relaxed);
             charge.into_iter().for_each(|charge| gate.refund(charge));
             let detail = "Too many requests are held already";
-            return Err(ExchangeError::TooManyRequests { detail, retry_after: verdict.delay });
+            let retry_after = verdict.delay;
+            verdict.refuse_hold();
+            let ticket = gate.ticket(verdict, decided_at);
+            return Err(ExchangeError::TooManyRequests { detail, retry_after, ticket });
         };
         self.proxy.counts.held.fetch_add(1, Ordering::Relaxed);
         let charge = self.read_ahead_until(request, held.wait(|| gate.now(), sleep)).await?;
@@ -340,9 +346,20 @@ impl ConnectionContext {
         let budget_client = self.budget_client(&parts.headers, &snapshot);
         let denied = DeniedRequest { parts: &parts, host: &host, sender, budget_client, verdict, decided_at };
         let queued = queue.enqueue(&self.proxy.gate, &snapshot, denied, upload).await;
-        let id = queued.map_err(|error| ExchangeError::Problem(error.into()))?;
-        self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let ticket = self.proxy.gate.ticket(verdict, decided_at);
+        let id = match queued {
+            Ok(id) => id,
+            Err(error) => {
+                let problem = ProblemDetails::from(error);
+                let is_denied = problem.status == StatusCode::TOO_MANY_REQUESTS;
+                let ticket = ticket.filter(|_| is_denied);
+                return Err(ExchangeError::Problem(match ticket {
+                    Some(ticket) => problem.with_ticket(&ticket),
+                    None => problem,
+                }));
+            }
+        };
+        self.proxy.counts.queued.fetch_add(1, Ordering::Relaxed);
         let format = error_response::format(parts.headers.get(ACCEPT));
         let mut response = queue.accepted_response(&id, verdict, ticket.as_deref(), format);
         response::write_headers(&mut response, verdict, snapshot.live.headers);
@@ -446,6 +463,8 @@ pub enum ExchangeError {
     TooManyRequests {
         detail: &'static str,
         retry_after: Duration,
+        /// If a rule denies it.
+        ticket: Option<String>,
     },
     /// Two servers could read it differently.
     Ambiguous(ProblemDetails),
@@ -478,24 +497,4 @@ fn discard(request: ProxiedRequest) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A regression: a body of which a byte came every ten seconds lived on.
-    #[test]
-    fn every_body_has_a_minimum_rate_and_a_grpc_call_is_known() {
-        let config = ProxyConfig::with_defaults(Vec::new());
-        let limits = |version: Version, content_type: &'static str| {
-            let request = Request::builder().version(version).header(CONTENT_TYPE, content_type).body(());
-            stall_limits(&request.expect("a valid request").into_parts().0, &config)
-        };
-        let [http1, http2, grpc] = [
-            (Version::HTTP_11, "application/grpc"), // only HTTP/2 carries gRPC
-            (Version::HTTP_2, "application/json"),
-            (Version::HTTP_2, "application/grpc+proto"),
-        ]
-        .map(|(version, content_type)| limits(version, content_type));
-        assert_eq!([http1.is_grpc, http2.is_grpc, grpc.is_grpc], [false, false, true]);
-        assert_eq!([http1, http2, grpc].map(|limits| limits.min_rate), [Some(240); 3]);
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::{Client, Server, eventually};
 
 use crate::proxy::api::Api;
-use crate::proxy::{get, in_front_of};
+use crate::proxy::{explained, get, in_front_of};
 
 pub fn metric(server: &Server, name: &str) -> u64 {
     let page = server.admin("GET", "/metrics", "").text();
@@ -156,6 +156,8 @@ fn the_number_of_held_requests_is_bounded() {
     let denied = get(&server, "/", &[]);
     assert_eq!((denied.status, denied.header("retry-after")), (429, Some("10800")));
     assert_eq!(denied.json()["detail"], "Too many requests are held already");
+    let told = explained(&server, &denied);
+    assert_eq!((&told["rule"], &told["ticket"]["limit"]), (&"q".into(), &"1/h".into()), "{told}");
     assert_eq!(server.used("q", ""), [3], "it charges nothing");
     assert_eq!(metric(&server, "tollgate_not_held_total"), 1);
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tollgate_testkit::{Answer, Client, Folder, Server, eventually, tollgate};
 
 use crate::proxy::api::Api;
-use crate::proxy::{get, in_front_of};
+use crate::proxy::{explained, get, in_front_of};
 
 const QUEUE: &str = "rules: [{ id: jobs, match: /jobs, limit: 1/s, on_exceed: queue }]\n";
 const STUCK: &str = "rules: [{ id: jobs, match: /jobs, limit: 1/h, on_exceed: queue }]\n";
@@ -173,6 +173,8 @@ fn too_large_or_too_many_requests_are_not_queued() {
     assert_eq!(post(&server, "two").status, 202);
     let full = post(&server, "three");
     assert_eq!((full.status, full.json()["detail"].as_str()), (429, Some("the queue is full")));
+    let told = explained(&server, &full);
+    assert_eq!((&told["rule"], &told["ticket"]["limit"]), (&"jobs".into(), &"1/h".into()), "{told}");
 }
 
 #[test]
