@@ -73,17 +73,17 @@ fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
                 let fix = format!(
                     "`ss -ltnp 'sport = :{port}'` shows the process; stop it, or set {what} to another address"
                 );
-                findings.error_with_fix(&what, format!("{address} is in use by another process"), &fix);
+                findings.error(&what, format!("{address} is in use by another process"), &fix);
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let fix = "use a port from 1024 on, or give the service CAP_NET_BIND_SERVICE";
-                findings.error_with_fix(&what, format!("{address} may not be used: {error}"), fix);
+                findings.error(&what, format!("{address} may not be used: {error}"), fix);
             }
             Err(error) => {
                 let fix = format!(
                     "set {what} to an address of this machine (`ip addr`), or to 0.0.0.0 for all of them"
                 );
-                findings.error_with_fix(&what, format!("{address} cannot be used: {error}"), &fix);
+                findings.error(&what, format!("{address} cannot be used: {error}"), &fix);
             }
         }
     }
@@ -92,10 +92,15 @@ fn ports(config: &Config, holder: Option<&str>, findings: &mut Findings) {
 fn exposed_listeners(config: &Config, findings: &mut Findings) {
     let has_check = assemble::tokens(config.tokens_file.as_deref())
         .is_ok_and(|tokens| tokens.is_some_and(|tokens| tokens.has_check()));
-    for (name, address) in
-        config.listen.addresses().filter(|(name, _)| matches!(*name, "http" | "grpc" | "resp"))
-    {
-        if !address.is_local() && !has_check {
+    for (name, address) in config.listen.addresses().filter(|(_, address)| !address.is_local()) {
+        if name == "admin" && config.starts.tls("admin").is_none() {
+            findings.warning(
+                "listen.admin",
+                format!("{address} can be reached from outside without TLS: tokens and keys can be read on the way"),
+                "set tls.admin to a certificate and its key, or listen on 127.0.0.1 behind a proxy with TLS",
+            );
+        }
+        if matches!(name, "http" | "grpc" | "resp") && !has_check {
             findings.warning(
                 &format!("listen.{name}"),
                 format!("{address} can be reached from outside and requires no token: any client can use up the limits of others"),

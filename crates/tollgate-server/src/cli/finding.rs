@@ -51,21 +51,17 @@ impl Findings {
         self.push(what, Severity::Unreachable, detail.into(), Some(fix.to_owned()));
     }
 
-    pub fn error(&mut self, what: &str, detail: impl Into<String>) {
-        self.push(what, Severity::Error, detail.into(), None);
-    }
-
-    pub fn error_with_fix(&mut self, what: &str, detail: impl Into<String>, fix: &str) {
+    pub fn error(&mut self, what: &str, detail: impl Into<String>, fix: &str) {
         self.push(what, Severity::Error, detail.into(), Some(fix.to_owned()));
     }
 
-    /// One error for each problem of a file.
-    pub fn problems(&mut self, problems: &Problems) {
+    /// One error for each problem.
+    pub fn problems(&mut self, problems: &Problems, fix: &str) {
         for problem in problems.iter() {
             let place = problem.position().map(|at| format!(" line {}", at.line)).unwrap_or_default();
             let what = if problem.path().is_empty() { "configuration" } else { problem.path() };
             let file = problem.file().map(|file| format!("{file}{place}: ")).unwrap_or_default();
-            self.error(what, format!("{file}{}", problem.message()));
+            self.error(what, format!("{file}{}", problem.message()), fix);
         }
     }
 
@@ -74,10 +70,10 @@ impl Findings {
     }
 
     /// The result of a check: its error, or what was found.
-    pub fn check(&mut self, what: &str, result: Result<String, Problems>) {
+    pub fn check(&mut self, what: &str, result: Result<String, Problems>, fix: &str) {
         match result {
             Ok(detail) => self.ok(what, detail),
-            Err(problems) => self.problems(&problems),
+            Err(problems) => self.problems(&problems, fix),
         }
     }
 

@@ -27,7 +27,7 @@ pub fn on_disk(path: &Path, findings: &mut Findings) -> Option<Config> {
     let (mut config, input) = match loaded {
         Ok(loaded) => loaded,
         Err(problems) => {
-            findings.problems(&problems);
+            findings.problems(&problems, FIX_OF_FILE);
             return None;
         }
     };
@@ -42,18 +42,54 @@ pub fn on_disk(path: &Path, findings: &mut Findings) -> Option<Config> {
             }
             out::pluralize(policy.rules().len() as u64, "rule")
         }),
+        FIX_OF_FILE,
     );
     for setting in &config.without_effect {
         let IdleSetting { name, lacks } = setting;
         findings.warning(name, format!("has no effect without {lacks}"), "set both, or remove it");
     }
     for StartupCheck { setting, result } in startup_check::all(&config) {
-        findings.check(&setting, result);
+        findings.check(&setting, result, fix_of(&setting));
     }
     state_folder(&config, findings);
     databases(&config, findings);
     open_keys(&config, findings);
     Some(config)
+}
+
+/// For what is wrong in the text of the configuration.
+const FIX_OF_FILE: &str = "correct the file: docs/reference/configuration.md has every setting, `tollgate config schema` is for an editor";
+
+/// What to do when a start stops at a setting.
+fn fix_of(setting: &str) -> &'static str {
+    let (group, _) = setting.split_once('.').unwrap_or((setting, ""));
+    match group {
+        "memory" => "set memory to less, or raise the limit of the process (`ulimit -v`, or the container's)",
+        "tokens" => "let the server's user read the file, with a line 'ROLE TOKEN' for each token",
+        "jwt" => "name a JSON Web Key Set that the server's user can read",
+        "receipt_key_file" => {
+            "write at least 32 random bytes: `head -c 32 /dev/urandom | base64 > FILE`, readable by the server's user only"
+        }
+        "fleet" => "name files that the server's user can read: a `read` token, and certificates in PEM",
+        "state_dir" => {
+            "set state_dir to a folder that belongs to the server's user, and to no other: `chmod 700 DIR`"
+        }
+        "envoy_config" => {
+            "name a folder with files of envoyproxy/ratelimit, and correct what is wrong in them"
+        }
+        "decision_log" | "rules_db" | "queue" => {
+            "name a file in a folder that the server's user can write, or correct the address and the files that it names"
+        }
+        "counters" => "correct the address, and let the server's user read the files that it names",
+        "tls" => {
+            "name a certificate chain and its private key in PEM: `openssl x509 -noout -text -in FILE` shows one"
+        }
+        "proxy" => "name certificates in PEM that the server's user can read",
+        "listen" => {
+            "set it to a port of this machine (`ip addr`), or to unix: and a path in an existing folder"
+        }
+        _ => "correct the setting: docs/reference/configuration.md describes it",
+    }
 }
 
 /// Whether the folder of the state can be written to, and which node uses it.
@@ -89,7 +125,8 @@ fn databases(config: &Config, findings: &mut Findings) {
         if let Some(file) = file.filter(|file| file.is_file())
             && let Err(problems) = sqlite(setting, &file)
         {
-            findings.problems(&problems);
+            let fix = "restore the file from a backup, or move it away: a start creates a new one";
+            findings.problems(&problems, fix);
         }
     }
 }

@@ -105,6 +105,11 @@ fn a_check_finds_everything_that_a_start_stops_at() {
         let served = of(&["serve"]);
         fails(&served, 3, &["tollgate.yaml", setting, message]);
         assert!(!served.stderr.contains("listens on"), "{served:?}");
+        let json = json_of(&of(&["doctor", "--json"]));
+        let findings = json["findings"].as_array().expect("a list");
+        let without_fix: Vec<_> =
+            findings.iter().filter(|one| one["severity"] != "ok" && one["fix"].as_str().is_none()).collect();
+        assert!(without_fix.is_empty(), "{settings}: {without_fix:?}");
         assert!(!served.stderr.contains("chmod"), "other permissions would break a folder: {served:?}");
     }
 }
@@ -165,6 +170,26 @@ fn the_doctor_finds_a_busy_port_and_an_exposed_listener() {
         .any(|finding| finding["what"] == "listen.http" && finding["severity"] == "warning");
     assert!(open, "{report}");
     finding(&report, "open files");
+}
+
+#[test]
+fn the_doctor_warns_of_an_admin_address_without_tls_that_others_can_reach() {
+    for (host, is_exposed) in [("0.0.0.0", true), ("127.0.0.1", false)] {
+        let folder = Folder::new();
+        let listen =
+            format!("listen: {{ http: off, grpc: off, resp: off, admin: '{host}:{}' }}\n", free_port());
+        folder.write("tollgate.yaml", listen);
+        let token = "read 0123456789abcdef0123456789abcdef";
+        let ran =
+            run(binary().current_dir(folder.root()).args(["doctor", "--json"]).env("TOLLGATE_TOKENS", token));
+        let report = json_of(&ran);
+        let findings = report["findings"].as_array().expect("a list");
+        let warned =
+            findings.iter().find(|one| one["what"] == "listen.admin" && one["severity"] == "warning");
+        assert_eq!(warned.is_some(), is_exposed, "{report}");
+        let fix = warned.and_then(|one| one["fix"].as_str());
+        assert!(fix.is_none_or(|fix| fix.contains("tls.admin")), "{report}");
+    }
 }
 
 #[test]
