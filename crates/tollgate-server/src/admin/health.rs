@@ -50,6 +50,7 @@ pub fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value 
     health["enforce"] = enforce.name().into();
     if enforce != Enforce::On {
         health["protection"] = "off".into();
+        health["protection_cause"] = "enforce".into();
     }
     if detail == Detail::Servers {
         health["node"] = format!("{:08x}", gate.engine.node()).into();
@@ -68,6 +69,7 @@ pub fn health_json(gate: &Gate, proxy: Option<&Proxy>, detail: Detail) -> Value 
         if status.source == RulesSource::None && gate.is_accepting.load(Ordering::Acquire) {
             let has_rules = !gate.engine.policy().rules().is_empty();
             health["protection"] = if has_rules { "partial" } else { "off" }.into();
+            health["protection_cause"] = "no_rules_loaded".into();
         }
         health["rules_db"] = rules_db(follower, &status, gate.now(), detail);
     }
@@ -174,6 +176,9 @@ fn central_health(gate: &Gate, detail: Detail) -> Value {
         .collect();
     let (status, protection) = if central.is_impaired() { ("impaired", "off") } else { ("ok", "on") };
     let mut health = json!({ "status": status, "protection": protection });
+    if protection != "on" {
+        health["protection_cause"] = "store".into();
+    }
     if detail == Detail::Servers {
         health["store"] = servers.into();
     }

@@ -68,7 +68,8 @@ store_deadline: 500ms";
     redis.process.signal("STOP");
     eventually("it is noticed", || {
         send("/closed");
-        health()["protection"] == "off"
+        let health = health();
+        (&health["protection"], &health["protection_cause"]) == (&json!("off"), &json!("store"))
     });
     eventually("the last denial is a second old", || send("/open") == (200, "store_error".to_owned()));
     assert_eq!(send("/closed"), (503, "store_error".to_owned()));
@@ -81,6 +82,7 @@ store_deadline: 500ms";
     redis.process.signal("CONT");
     eventually("it decides again", || send("/closed") == (200, "ok".to_owned()));
     eventually("and says so", || health()["protection"] == "on");
+    assert!(health()["protection_cause"].is_null());
     server.wait_for_log("store answers again");
     assert_eq!(server.log().matches("store does not answer").count(), 1, "one line for one outage");
 }

@@ -220,6 +220,7 @@ fn without_a_copy_open_lets_everything_but_the_files_rules_pass_and_says_so() {
         (&report["status"], &report["protection"], &report["rules_db"]["source"]),
         (&json!("impaired"), &json!("partial"), &json!("none"))
     );
+    assert_eq!(report["protection_cause"], "no_rules_loaded");
     node.wait_for_log("on_rules_error: open");
     let ready = node.admin("GET", "/readyz", "");
     assert_eq!((ready.status, &ready.json()["rules_from"]), (200, &json!("none")), "{ready}");
