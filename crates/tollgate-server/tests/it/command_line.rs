@@ -14,6 +14,7 @@ mod rules;
 mod scenarios;
 mod setup;
 mod simulate;
+mod stdin;
 mod tokens;
 mod top;
 mod usage;

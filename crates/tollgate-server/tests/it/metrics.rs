@@ -156,6 +156,17 @@ fn a_reason_has_the_id_of_one_of_its_decisions() {
     assert!(page.contains("tollgate_decisions_total{reason=\"ban\"} 0\n"), "{page}");
 }
 
+#[test]
+fn what_a_ban_would_have_stopped_is_counted_in_shadow() {
+    let server = Server::start(&format!("bans: [{{ key: 'user:evil' }}]\n{RULES}"));
+    let check = || server.check(&serde_json::json!({ "user": "evil" })).status;
+    let shadow_bans = || value(&page(&server), "tollgate_shadow_bans_total");
+    assert_eq!((check(), shadow_bans()), (403, 0.0));
+    let turned = server.admin("PUT", "/v1/enforce", r#"{"enforce":"shadow"}"#);
+    assert_eq!(turned.status, 200, "{turned}");
+    assert_eq!((check(), check(), shadow_bans()), (200, 200, 2.0));
+}
+
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
 }

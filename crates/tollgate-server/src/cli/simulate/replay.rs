@@ -253,6 +253,67 @@ allow: ['ip:192.0.2.3']
         assert!(simulation.unseen.is_empty(), "{:?}", simulation.unseen);
     }
 
+    /// Drawn at random: the algorithms, the forms of limits and the times that the rules above lack.
+    const MORE_RULES: &str = "rules:
+  - { id: leaky, key: user, limit: 3/s, algorithm: leaky-bucket, burst: 6, max_wait: 500ms }
+  - { id: compact, match: /a/**, key: ip, limit: 4/m, algorithm: sliding-compact }
+  - { id: tiered, key: [ip, path], limit: 90/h, algorithm: tiered-window }
+  - { id: costly, match: /a/2, key: user, limit: 9/m, cost: 3 }
+  - { id: strict, match: /login, key: ip, limit: 3/m, algorithm: sliding-counter, count_denied: true }
+  - { id: vip, key: user, limit: 15/m, algorithm: fixed-window, overrides: [{ user: ann, limits: [9/m] }] }
+  - { id: plans, key: [user, 'attr:plan'], limits_by: { attr: plan, free: 3/m, pro: [6/m, 90/h], default: 4/m } }
+";
+
+    #[test]
+    fn decisions_of_every_algorithm_equal_those_of_the_live_engine_within_seconds() {
+        let mut random = fastrand::Rng::with_seed(17);
+        let start = Time::from_secs(1_767_225_600);
+        let clock = Clock::manual(start);
+        let engine =
+            Engine::builder().clock(clock).build(Policy::from_yaml(MORE_RULES).expect("valid rules"));
+        let engine = engine.expect("memory is available");
+        let mut csv = b"time,ip,user,method,path,plan\n".to_vec();
+        let mut json = Vec::new();
+        let mut live = Vec::new();
+        for _ in 0..20_000 {
+            let step = if random.u32(..50) == 0 { random.u64(..60_000) } else { random.u64(..120) };
+            engine.clock().advance(std::time::Duration::from_millis(step));
+            let time = tollgate::internal::time::calendar::rfc3339(engine.clock().now());
+            let millis = engine.clock().now().nanos() / 1_000_000 % 1_000;
+            let time = format!("{}.{millis:03}Z", &time[..19]);
+            let ip = format!("192.0.2.{}", random.u8(1..6));
+            let method = *random.choice(["GET", "POST"].iter()).expect("a method");
+            let path = *random.choice(["/login", "/a/1", "/a/2", "/"].iter()).expect("a path");
+            let user = *random.choice(["ann", "bob", "cid", "dan"].iter()).expect("a user");
+            let plan = *random.choice(["free", "pro", "other"].iter()).expect("a plan");
+            writeln!(csv, "{time},{ip},{user},{method},{path},{plan}").expect("written");
+            let line = serde_json::json!({ "time": time, "ip": ip, "user": user, "method": method, "path": path, "plan": plan });
+            writeln!(json, "{line}").expect("written");
+            let hit = Hit::on(method, "", path).ip(ip.parse().expect("an address")).user(user);
+            live.push(engine.check(&hit.attribute("plan", plan)).is_allowed());
+        }
+        let folder = tollgate_testkit::Folder::new();
+        for (name, text) in [("requests.csv", csv), ("requests.ndjson", json)] {
+            let policy = PolicySnapshot::from_yaml(MORE_RULES).expect("valid rules");
+            let fields = FieldSelection::of_policy(&policy, &[]);
+            let mut simulation = Simulation::new(SimulationPlan { policy, memory_bytes: 64 << 20 });
+            let mut simulated = Vec::new();
+            let path = folder.write(name, text);
+            let mut log = AccessLog::open(&path, None).unwrap_or_else(|exit| panic!("{exit:?}"));
+            log.read(|record, at| {
+                simulated.push(simulation.decide(&record.hit(&fields), at, record.status).is_none());
+            })
+            .unwrap_or_else(|exit| panic!("{exit:?}"));
+            let first = live.iter().zip(&simulated).position(|(live, simulated)| live != simulated);
+            assert_eq!((first, live.len()), (None, simulated.len()), "{name}");
+            assert!(simulation.denied > 50, "{} denied", simulation.denied);
+            for rule in simulation.policy.rules().iter() {
+                let counts = rule.counts();
+                assert!(counts.allowed + counts.denied > 50, "{}: {counts:?}", rule.id);
+            }
+        }
+    }
+
     #[test]
     fn what_depends_on_the_response_is_settled_by_its_status() {
         let rules = "rules: [{ id: failures, key: ip, limit: 2/h, count_when: failure }]";

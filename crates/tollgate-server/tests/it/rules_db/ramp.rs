@@ -1,10 +1,11 @@
 //! Guarded apply: the ramp runs in the servers, and its state is in the database.
 
+use std::process::Stdio;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_testkit::servers::postgres::Postgres;
-use tollgate_testkit::{Answer, Folder, Server, eventually, tollgate};
+use tollgate_testkit::{Answer, Folder, Server, binary, eventually, tollgate};
 
 const NEW: &str = "- { id: new, match: /new, key: user, limit: 1/d }\n";
 
@@ -161,6 +162,34 @@ fn a_ramp_survives_the_node_that_runs_it_on_postgres() {
     a_ramp_survives_the_node_that_runs_it(&server.url());
 }
 
+/// The owner goes on where it was frozen, while the other node has taken over: each step is made once.
+fn a_frozen_owner_does_not_repeat_the_steps_of_its_successor(address: &str) {
+    let fleet = Fleet::start(address);
+    let [owner, other] = &fleet.nodes[..] else { panic!("two nodes") };
+    started(owner, "denied%3C90%25", "20s", NEW);
+    eventually("the other node has the ramp", || ramp(other)["state"] == "running");
+    owner.freeze();
+    other.wait_for_log("takes over the ramp");
+    owner.thaw();
+    eventually("the ramp has ended", || ramp(other)["state"] == "finished");
+    eventually("the former owner knows", || ramp(owner)["state"] == "finished");
+    let steps = audit(other, "item=setting:ramp&limit=20");
+    let percents: Vec<_> =
+        steps.iter().rev().map(|step| step["after"]["percent"].as_u64().unwrap_or(0)).collect();
+    assert_eq!(percents, [1, 5, 25, 50, 100, 0], "each step once, and one end: {steps:?}");
+}
+
+#[test]
+fn a_frozen_owner_does_not_repeat_the_steps_of_its_successor_on_sqlite() {
+    a_frozen_owner_does_not_repeat_the_steps_of_its_successor(SHARED);
+}
+
+#[test]
+fn a_frozen_owner_does_not_repeat_the_steps_of_its_successor_on_postgres() {
+    let Some(server) = Postgres::start("a ramp whose node is frozen") else { return };
+    a_frozen_owner_does_not_repeat_the_steps_of_its_successor(&server.url());
+}
+
 #[test]
 fn an_edit_ends_the_ramp_of_its_rule_and_a_stop_leaves_it_alone() {
     let fleet = Fleet::start(SHARED);
@@ -232,6 +261,23 @@ fn the_command_fails_when_its_ramp_is_rolled_back() {
     let last = ran.stdout.lines().last().unwrap_or_default();
     assert!(last.starts_with("rolled back: ") && last.contains("denied<1%"), "{ran:?}");
     assert_eq!(written(&server, "new"), None);
+}
+
+#[test]
+fn a_ramp_goes_on_when_its_command_is_killed() {
+    let folder = Folder::new();
+    let server = node(&folder, "a", SHARED);
+    let file = folder.write("new.yaml", NEW);
+    let mut command = binary();
+    command.args(["rules", "apply", file.to_str().expect("a plain path"), "--guard", "denied<90%"]);
+    command.args(["--for", "5s", "--admin", &format!("http://{}", server.admin)]);
+    let mut command =
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
+    eventually("the ramp is under way", || ramp(&server)["state"] == "running");
+    command.kill().expect("it runs until the end of the ramp");
+    command.wait().expect("it ends");
+    eventually("the ramp has ended", || ramp(&server)["state"] == "finished");
+    eventually("the rule is enforced for all", || limited(&server, "/new", 0..20) == 20);
 }
 
 #[test]

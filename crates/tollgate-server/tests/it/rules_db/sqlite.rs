@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::json;
-use tollgate_testkit::{Folder, Server, Waits, binary, eventually};
+use tollgate_testkit::{Folder, Server, Waits, binary, eventually, tollgate};
 
 use crate::rules_db::editor::{Editor, agree, deletion, in_force, rule};
 
@@ -157,6 +157,25 @@ fn a_rule_of_the_database_that_the_file_hides_can_be_deleted() {
     assert_eq!(limit_of(&one, "of-file").as_deref(), Some("3/d"), "the rule of the file");
     eventually("nothing is left out", || one.admin("GET", "/healthz", "").json()["status"] == "ok");
     assert_eq!(one.admin("DELETE", "/v1/rules/of-file", "").status, 409, "it is only in the file now");
+}
+
+#[test]
+fn rules_rm_says_that_the_rule_of_the_file_stays() {
+    let folder = Folder::new();
+    let editor = editor(&folder);
+    editor.put("of-file", "match: /other, limit: 9/d");
+    let one = node(&folder, "a", FILE_RULES);
+    let admin = format!("http://{}", one.admin);
+    let remove = || tollgate(&["rules", "rm", "of-file", "--admin", &admin]);
+    let removed = remove();
+    assert_eq!((removed.code, &*removed.stderr), (Some(0), ""), "{removed:?}");
+    assert!(removed.stdout.starts_with("- of-file\n"), "{removed:?}");
+    let last = removed.stdout.lines().last();
+    assert_eq!(last, Some("rule of-file of the configuration file stays in force"), "{removed:?}");
+    assert_eq!(limit_of(&one, "of-file").as_deref(), Some("3/d"));
+    let again = remove();
+    assert_eq!((again.code, &*again.stdout), (Some(1), ""), "{again:?}");
+    assert!(again.stderr.contains("in the configuration file: change it there"), "{again:?}");
 }
 
 #[test]
