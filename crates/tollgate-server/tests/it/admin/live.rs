@@ -225,7 +225,7 @@ fn an_edit_is_marked_behind_many_bans_and_an_import() {
     let log =
         || server.admin("GET", "/v1/audit?limit=1000", "").json()["changes"].as_array().map_or(0, Vec::len);
     eventually("everything is in the log", || log() == 122);
-    let series = server.admin("GET", "/v1/series", "").json();
+    let series = server.admin("GET", "/v1/series?step=minute", "").json();
     let actions: Vec<_> = series["changes"]
         .as_array()
         .expect("changes")
