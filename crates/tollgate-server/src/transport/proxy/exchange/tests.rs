@@ -1,3 +1,5 @@
+//! Limits of request bodies.
+
 use super::*;
 
 /// A regression: a body of which a byte came every ten seconds lived on.
