@@ -42,7 +42,7 @@ fn main() -> ExitCode {
                 Some(part) => parts.push(part),
                 None => {
                     eprintln!(
-                        "usage: bench/wire/run [--quick] [--strict] [resp] [pipeline] [http] [grpc] [streams] [proxy]"
+                        "usage: bench/wire/run [--quick] [--strict] [resp] [pipeline] [http] [grpc] [streams] [strict] [strict-grpc] [proxy]"
                     );
                     return ExitCode::from(2);
                 }

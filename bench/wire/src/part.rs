@@ -1,5 +1,7 @@
 //! The parts of a run: which contestants take part, what they are sent, and their turns.
 
+mod strict;
+
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,11 +20,16 @@ pub enum Part {
     Grpc,
     /// gRPC with several streams per connection.
     Streams,
+    /// Envoy's rate limit requests as JSON, counted in Redis before each answer.
+    Strict,
+    /// The same over gRPC.
+    StrictGrpc,
     Proxy,
 }
 
 /// A tonic server that answers a constant.
 pub const TONIC: &str = "tonic, a constant";
+pub const RATELIMIT: &str = "envoyproxy/ratelimit";
 
 #[derive(Clone, Copy)]
 pub struct Effort {
@@ -67,8 +74,16 @@ redis.call('SET',KEYS[1],string.format('%.0f',next),'PX',math.ceil((next-now)/10
 return {0,capacity,math.floor((capacity*interval-(next-now))/interval),-1,math.ceil((next-now)/1000000)}";
 
 impl Part {
-    pub const ALL: [Part; 6] =
-        [Part::Resp, Part::Pipeline, Part::Http, Part::Grpc, Part::Streams, Part::Proxy];
+    pub const ALL: [Part; 8] = [
+        Part::Resp,
+        Part::Pipeline,
+        Part::Http,
+        Part::Grpc,
+        Part::Streams,
+        Part::Strict,
+        Part::StrictGrpc,
+        Part::Proxy,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -77,6 +92,8 @@ impl Part {
             Part::Http => "http",
             Part::Grpc => "grpc",
             Part::Streams => "streams",
+            Part::Strict => "strict",
+            Part::StrictGrpc => "strict-grpc",
             Part::Proxy => "proxy",
         }
     }
@@ -88,15 +105,19 @@ impl Part {
             Part::Http => "POST /v1/check, 1 M users, 64 connections",
             Part::Grpc => "ShouldRateLimit, 1 M users, 50 connections of one stream",
             Part::Streams => "ShouldRateLimit, 1 M users, 8 connections of 32 streams",
+            Part::Strict => {
+                "POST /json counted in Redis, 1 M users, 64 connections; Redis is on the processor of the load"
+            }
+            Part::StrictGrpc => "ShouldRateLimit counted in Redis, 1 M users, 50 connections of one stream",
             Part::Proxy => "a proxied GET, 64 connections; the upstream is on the processor of the load",
         }
     }
 
     const fn connections(self) -> usize {
         match self {
-            Part::Resp | Part::Pipeline | Part::Grpc => 50,
+            Part::Resp | Part::Pipeline | Part::Grpc | Part::StrictGrpc => 50,
             Part::Streams => 8,
-            Part::Http | Part::Proxy => 64,
+            Part::Http | Part::Strict | Part::Proxy => 64,
         }
     }
 
@@ -104,17 +125,18 @@ impl Part {
         match self {
             Part::Pipeline => 16,
             Part::Streams => 32,
-            Part::Resp | Part::Http | Part::Grpc | Part::Proxy => 1,
+            Part::Resp | Part::Http | Part::Grpc | Part::Strict | Part::StrictGrpc | Part::Proxy => 1,
         }
     }
 
     /// Starts the contestants and gives each its turn in every round, each round beginning with another one.
     pub fn run(self, effort: Effort) -> Vec<Contestant> {
-        let mut upstream = None;
+        let mut upstream = None; // an API, or Redis
         let mut contestants = match self {
             Part::Resp | Part::Pipeline => resp_contestants(),
             Part::Http => http_contestants(),
             Part::Grpc | Part::Streams => grpc_contestants(),
+            Part::Strict | Part::StrictGrpc => strict::contestants(self, &mut upstream),
             Part::Proxy => proxy_contestants(&mut upstream),
         };
         for contestant in &mut contestants {
@@ -140,7 +162,7 @@ impl Contestant {
         let mut before = Duration::ZERO;
         let started = || before = self.server.cpu();
         let (answered, elapsed) = match part {
-            Part::Grpc | Part::Streams => {
+            Part::Grpc | Part::Streams | Part::StrictGrpc => {
                 GrpcLoad::new(self.port, part.connections(), part.pipeline()).run(WARM_UP, duration, started)
             }
             _ => {
@@ -196,13 +218,18 @@ struct Limiter {
 }
 
 fn tollgate() -> Option<Limiter> {
+    tollgate_with("")
+}
+
+/// A node with more settings.
+fn tollgate_with(settings: &str) -> Option<Limiter> {
     let [http, resp, grpc, admin] = [(); 4].map(|()| free_port());
     let folder = tempfile("tollgate");
     std::fs::create_dir_all(&folder).expect("a folder for its state");
     let config = folder.join("tollgate.yaml");
     let text = format!(
         "listen: {{ http: 127.0.0.1:{http}, admin: 127.0.0.1:{admin}, resp: 127.0.0.1:{resp}, grpc: 127.0.0.1:{grpc} }}\n\
-         rules_db: none\nrules: [{{ id: each, key: user, limit: 1000000/h }}]\n"
+         rules_db: none\n{settings}rules: [{{ id: each, key: user, limit: 1000000/h }}]\n"
     );
     std::fs::write(&config, text).expect("a configuration");
     let args = ["serve", "-c", config.to_str().expect("a path in UTF-8")];
