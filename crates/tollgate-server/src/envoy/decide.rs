@@ -21,11 +21,11 @@ use super::{Compat, EnvoyLimits, overrides};
 use crate::gate::{Gate, GateSnapshot, call_each};
 use crate::trace_id::TraceId;
 
-/// One decision of a request.
-struct Question<'q> {
+/// One decision of a request: a descriptor under one policy.
+struct DescriptorCheck<'q> {
     /// The descriptor's position.
     descriptor: usize,
-    asked: AskedPolicy<'q>,
+    policy: PolicyChoice<'q>,
     hit: Hit<'q>,
     cost: u64,
     purpose: Purpose,
@@ -35,7 +35,7 @@ struct Question<'q> {
 enum Purpose {
     Charge,
     /// Nothing is charged.
-    Look,
+    Peek,
     /// The cost is given back. It denies nothing.
     Refund,
 }
@@ -43,7 +43,7 @@ enum Purpose {
 impl Purpose {
     fn of(descriptor: &Descriptor<'_>, cost: Option<u64>) -> Purpose {
         match cost {
-            None => Purpose::Look,
+            None => Purpose::Peek,
             Some(_) if descriptor.is_refund => Purpose::Refund,
             Some(_) => Purpose::Charge,
         }
@@ -52,28 +52,28 @@ impl Purpose {
     fn mode(self) -> DecisionMode {
         match self {
             Purpose::Charge => DecisionMode::Check,
-            Purpose::Look | Purpose::Refund => DecisionMode::Peek,
+            Purpose::Peek | Purpose::Refund => DecisionMode::Peek,
         }
     }
 }
 
-enum AskedPolicy<'q> {
+enum PolicyChoice<'q> {
     InForce,
     Override(Arc<PolicySnapshot>),
     Configured(&'q PolicySnapshot, &'q ConfiguredLimit),
 }
 
-/// The answer to a question.
-struct Answered {
+/// The outcome of a check.
+struct DescriptorOutcome {
     verdict: EngineVerdict,
     purpose: Purpose,
     /// What was charged first and refunded because of another descriptor.
     refunded: u64,
 }
 
-impl Answered {
-    fn new(question: &Question<'_>, verdict: EngineVerdict) -> Answered {
-        Answered { verdict, purpose: question.purpose, refunded: 0 }
+impl DescriptorOutcome {
+    fn new(check: &DescriptorCheck<'_>, verdict: EngineVerdict) -> DescriptorOutcome {
+        DescriptorOutcome { verdict, purpose: check.purpose, refunded: 0 }
     }
 
     fn denies(&self) -> bool {
@@ -81,7 +81,7 @@ impl Answered {
     }
 }
 
-type Answers = SmallVec<[Answered; 2]>;
+type Outcomes = SmallVec<[DescriptorOutcome; 2]>;
 
 /// Decides a request. A denied descriptor leaves the counters of all of them as they were, unless requests are counted
 /// as envoyproxy/ratelimit does.
@@ -94,19 +94,19 @@ pub async fn decide(
     let snapshot = gate.snapshot().with_trace(trace);
     let now = gate.now();
     let limits = &snapshot.live.envoy;
-    let questions = questions(&snapshot, limits, request, now);
+    let checks = checks(&snapshot, limits, request, now);
     let compat = limits.settings.compat;
-    let asker = Asker { gate, snapshot: &snapshot, now };
-    let mut answers = match (&questions[..], compat) {
-        ([_], _) | (_, Compat::Envoy) => asker.ask_each(&questions).await,
-        (_, Compat::Tollgate) => asker.ask_all_or_none(&questions).await,
+    let decider = RequestDecider { gate, snapshot: &snapshot, now };
+    let mut outcomes = match (&checks[..], compat) {
+        ([_], _) | (_, Compat::Envoy) => decider.decide_each(&checks).await,
+        (_, Compat::Tollgate) => decider.decide_all_or_none(&checks).await,
     };
-    let has_refunds = questions.iter().any(|question| question.purpose == Purpose::Refund);
-    if has_refunds && (compat == Compat::Envoy || !answers.iter().any(Answered::denies)) {
-        asker.refund_as_asked(&questions, &mut answers).await;
+    let has_refunds = checks.iter().any(|check| check.purpose == Purpose::Refund);
+    if has_refunds && (compat == Compat::Envoy || !outcomes.iter().any(DescriptorOutcome::denies)) {
+        decider.refund_as_requested(&checks, &mut outcomes).await;
     }
-    let statuses = (0..request.descriptors.len()).map(|n| status_of(n, &questions, &answers)).collect();
-    let reported = reported(&answers);
+    let statuses = (0..request.descriptors.len()).map(|n| status_of(n, &checks, &outcomes)).collect();
+    let reported = reported(&outcomes);
     let headers = reported.map(|verdict| headers(verdict, snapshot.live.headers)).unwrap_or_default();
     let mut answer = RateLimitAnswer { statuses, headers, body: None, compat };
     if let Some(denied) = reported.filter(|verdict| !verdict.allowed && answer.is_over_limit()) {
@@ -117,34 +117,34 @@ pub async fn decide(
     Ok(answer)
 }
 
-fn questions<'q>(
+fn checks<'q>(
     snapshot: &GateSnapshot,
     limits: &'q EnvoyLimits,
     request: &'q RateLimitRequest<'_>,
     now: Time,
-) -> SmallVec<[Question<'q>; 2]> {
+) -> SmallVec<[DescriptorCheck<'q>; 2]> {
     let domain = request.domain.as_ref();
     let config = limits.config.as_ref();
     let descriptors = request.descriptors.iter();
     let found = config.map(|config| config.limits(domain, descriptors.map(|one| &one.entries[..])));
     let mut found = found.unwrap_or_default().into_iter();
-    let mut questions = SmallVec::new();
+    let mut checks = SmallVec::new();
     for (n, descriptor) in request.descriptors.iter().enumerate() {
         let cost = request.cost_of(descriptor);
         let purpose = Purpose::of(descriptor, cost);
         let cost = cost.unwrap_or(1);
         let hit = snapshot.identify(rules_hit(domain, descriptor, cost), now);
         let is_exempt = snapshot.policy.is_hit_allow_listed(&hit);
-        questions.push(Question { descriptor: n, asked: AskedPolicy::InForce, hit, cost, purpose });
+        checks.push(DescriptorCheck { descriptor: n, policy: PolicyChoice::InForce, hit, cost, purpose });
         let configured = found.next().flatten();
         if is_exempt {
             continue;
         }
-        if let Some((asked, hit)) = beside_the_rules(limits, domain, descriptor, configured, cost) {
-            questions.push(Question { descriptor: n, asked, hit, cost, purpose });
+        if let Some((policy, hit)) = beside_the_rules(limits, domain, descriptor, configured, cost) {
+            checks.push(DescriptorCheck { descriptor: n, policy, hit, cost, purpose });
         }
     }
-    questions
+    checks
 }
 
 /// The limit of a descriptor beside the rules: its own, else that of the configuration.
@@ -154,31 +154,31 @@ fn beside_the_rules<'q>(
     descriptor: &'q Descriptor<'_>,
     configured: Option<FoundLimit<'q>>,
     cost: u64,
-) -> Option<(AskedPolicy<'q>, Hit<'q>)> {
+) -> Option<(PolicyChoice<'q>, Hit<'q>)> {
     if let Some(limit) = descriptor.limit.filter(|_| limits.has_overrides_in(domain)) {
         let entries = descriptor.entries.iter();
         let key = counter_key(entries.map(|entry| (entry.key.as_ref(), entry.value.as_ref())));
         let hit = counter_hit(domain, overrides::PATH, key, cost);
-        return Some((AskedPolicy::Override(limits.overrides.policy(limit)), hit));
+        return Some((PolicyChoice::Override(limits.overrides.policy(limit)), hit));
     }
     let FoundLimit { limit, counter } = configured?;
     let policy = limits.config.as_ref()?.policy();
-    Some((AskedPolicy::Configured(policy, limit), counter_hit(domain, &limit.path, counter, cost)))
+    Some((PolicyChoice::Configured(policy, limit), counter_hit(domain, &limit.path, counter, cost)))
 }
 
 /// Whether to record a denial: unless it would be a violation only for rules and ban keys that the request has violated
 /// before, which are `recorded`.
 fn adds_violation(
     snapshot: &GateSnapshot,
-    question: &Question<'_>,
-    answer: &Answered,
+    check: &DescriptorCheck<'_>,
+    outcome: &DescriptorOutcome,
     recorded: &mut Vec<(RuleId, Vec<AttributeValues<'static>>)>,
 ) -> bool {
-    let denying = answer.verdict.enforced().filter(|limit| !limit.is_allowed());
+    let denying = outcome.verdict.enforced().filter(|limit| !limit.is_allowed());
     let violations: Vec<_> = denying
         .filter_map(|limit| {
             let ban = limit.rule.ban.as_ref()?;
-            let values = ban.key.iter().map(|name| snapshot.policy.values(&question.hit, name).into_owned());
+            let values = ban.key.iter().map(|name| snapshot.policy.values(&check.hit, name).into_owned());
             Some((limit.rule.id.clone(), values.collect()))
         })
         .collect();
@@ -187,111 +187,111 @@ fn adds_violation(
     !is_known
 }
 
-/// Asks the questions of one request.
-struct Asker<'a> {
+/// Decides the checks of one request.
+struct RequestDecider<'a> {
     gate: &'a Gate,
     snapshot: &'a GateSnapshot,
     now: Time,
 }
 
-impl Asker<'_> {
-    /// Asks each question by itself, all at once if they wait for a central store.
-    async fn ask_each(&self, questions: &[Question<'_>]) -> Answers {
-        if self.gate.central.get().is_some() && questions.len() > 1 {
+impl RequestDecider<'_> {
+    /// Decides each check by itself, all at once if they wait for a central store.
+    async fn decide_each(&self, checks: &[DescriptorCheck<'_>]) -> Outcomes {
+        if !self.gate.counts_in_memory() && checks.len() > 1 {
             let hasher = RandomState::new();
-            let origin = |question: &Question<'_>| hit::origin_hash(&question.hit, &hasher);
-            return call_each(questions, origin, |question| self.ask(question)).await.into();
+            let origin = |check: &DescriptorCheck<'_>| hit::origin_hash(&check.hit, &hasher);
+            return call_each(checks, origin, |check| self.decide_one(check)).await.into();
         }
-        let mut answers = Answers::new();
-        for question in questions {
-            answers.push(self.ask(question).await);
+        let mut outcomes = Outcomes::new();
+        for check in checks {
+            outcomes.push(self.decide_one(check).await);
         }
-        answers
+        outcomes
     }
 
-    /// Asks several questions. In memory each is looked at first, so that a denied request takes nothing from the others
+    /// Decides several checks. In memory each is peeked first, so that a denied request takes nothing from the others
     /// even for a moment; what was charged before a denial is refunded.
-    async fn ask_all_or_none(&self, questions: &[Question<'_>]) -> Answers {
-        let mut answers = Answers::new();
-        if self.gate.central.get().is_some() {
-            answers = self.ask_each(questions).await;
+    async fn decide_all_or_none(&self, checks: &[DescriptorCheck<'_>]) -> Outcomes {
+        let mut outcomes = Outcomes::new();
+        if !self.gate.counts_in_memory() {
+            outcomes = self.decide_each(checks).await;
         } else {
-            for question in questions {
-                answers.push(self.look(question).await);
+            for check in checks {
+                outcomes.push(self.peek_one(check).await);
             }
-            let were_denied: SmallVec<[bool; 4]> = answers.iter().map(Answered::denies).collect();
+            let were_denied: SmallVec<[bool; 4]> = outcomes.iter().map(DescriptorOutcome::denies).collect();
             // Denials are recorded. One may be allowed now, and charged, after a refund by another request. A request is one
             // violation of a rule, whatever the number of its descriptors.
             let mut recorded = Vec::new();
-            for (n, question) in questions.iter().enumerate().filter(|(n, _)| were_denied[*n]) {
-                if adds_violation(self.snapshot, question, &answers[n], &mut recorded) {
-                    answers[n] = self.ask(question).await;
+            for (n, check) in checks.iter().enumerate().filter(|(n, _)| were_denied[*n]) {
+                if adds_violation(self.snapshot, check, &outcomes[n], &mut recorded) {
+                    outcomes[n] = self.decide_one(check).await;
                 }
             }
-            if !answers.iter().any(Answered::denies) {
-                for (n, question) in questions.iter().enumerate().filter(|(n, _)| !were_denied[*n]) {
-                    answers[n] = self.ask(question).await;
+            if !outcomes.iter().any(DescriptorOutcome::denies) {
+                for (n, check) in checks.iter().enumerate().filter(|(n, _)| !were_denied[*n]) {
+                    outcomes[n] = self.decide_one(check).await;
                 }
             }
         }
-        self.refund_if_denied(questions, &mut answers);
-        answers
+        self.refund_if_denied(checks, &mut outcomes);
+        outcomes
     }
 
-    fn refund_if_denied(&self, questions: &[Question<'_>], answers: &mut [Answered]) {
-        if !answers.iter().any(Answered::denies) {
+    fn refund_if_denied(&self, checks: &[DescriptorCheck<'_>], outcomes: &mut [DescriptorOutcome]) {
+        if !outcomes.iter().any(DescriptorOutcome::denies) {
             return;
         }
-        for (question, answer) in questions.iter().zip(answers) {
-            if answer.verdict.allowed
-                && let Some(receipt) = answer.verdict.take_receipt()
+        for (check, outcome) in checks.iter().zip(outcomes) {
+            if outcome.verdict.allowed
+                && let Some(receipt) = outcome.verdict.take_receipt()
             {
                 self.gate.refund(receipt);
-                answer.refunded = question.cost;
+                outcome.refunded = check.cost;
             }
         }
     }
 
-    /// Gives back what descriptors ask for; their answers are what is available then.
-    async fn refund_as_asked(&self, questions: &[Question<'_>], answers: &mut [Answered]) {
-        let is_refund = |n: &usize| questions[*n].purpose == Purpose::Refund;
-        let refunds: SmallVec<[usize; 2]> = (0..questions.len()).filter(is_refund).collect();
-        let receipt = |n: usize| answers[n].verdict.uncharged_receipt(self.now);
-        let refund = |n: &usize| self.refund(&questions[*n], receipt(*n));
+    /// Gives back what descriptors ask for; their outcomes are what is available then.
+    async fn refund_as_requested(&self, checks: &[DescriptorCheck<'_>], outcomes: &mut [DescriptorOutcome]) {
+        let is_refund = |n: &usize| checks[*n].purpose == Purpose::Refund;
+        let refunds: SmallVec<[usize; 2]> = (0..checks.len()).filter(is_refund).collect();
+        let receipt = |n: usize| outcomes[n].verdict.uncharged_receipt(self.now);
+        let refund = |n: &usize| self.refund(&checks[*n], receipt(*n));
         let after = call_each(&refunds, |n| *n, refund).await;
         for (n, verdict) in refunds.into_iter().zip(after) {
-            answers[n].verdict = verdict;
+            outcomes[n].verdict = verdict;
         }
     }
 
-    async fn refund(&self, question: &Question<'_>, receipt: Option<ChargeReceipt>) -> EngineVerdict {
+    async fn refund(&self, check: &DescriptorCheck<'_>, receipt: Option<ChargeReceipt>) -> EngineVerdict {
         if let Some(receipt) = receipt {
             self.gate.refund_and_wait(receipt).await;
         }
         // What is back by the time of the refund is not available before it.
-        let after = Asker { now: self.gate.now(), ..*self };
-        after.decide(&question.asked, &question.hit.clone().cost(0), DecisionMode::Peek).await
+        let after = RequestDecider { now: self.gate.now(), ..*self };
+        after.decide(&check.policy, &check.hit.clone().cost(0), DecisionMode::Peek).await
     }
 
-    async fn ask(&self, question: &Question<'_>) -> Answered {
-        let verdict = self.decide(&question.asked, &question.hit, question.purpose.mode()).await;
-        Answered::new(question, verdict)
+    async fn decide_one(&self, check: &DescriptorCheck<'_>) -> DescriptorOutcome {
+        let verdict = self.decide(&check.policy, &check.hit, check.purpose.mode()).await;
+        DescriptorOutcome::new(check, verdict)
     }
 
-    /// Asks a question without any effect.
-    async fn look(&self, question: &Question<'_>) -> Answered {
-        Answered::new(question, self.decide(&question.asked, &question.hit, DecisionMode::Peek).await)
+    /// Decides a check without any effect.
+    async fn peek_one(&self, check: &DescriptorCheck<'_>) -> DescriptorOutcome {
+        DescriptorOutcome::new(check, self.decide(&check.policy, &check.hit, DecisionMode::Peek).await)
     }
 
-    async fn decide(&self, asked: &AskedPolicy<'_>, hit: &Hit<'_>, mode: DecisionMode) -> EngineVerdict {
-        let Asker { gate, snapshot, now } = *self;
-        match (asked, mode) {
-            (AskedPolicy::InForce, DecisionMode::Check) => gate.check(snapshot, hit, now).await,
-            (AskedPolicy::InForce, DecisionMode::Peek) => gate.peek(snapshot, hit, now).await,
-            (AskedPolicy::Override(policy), mode) => {
+    async fn decide(&self, policy: &PolicyChoice<'_>, hit: &Hit<'_>, mode: DecisionMode) -> EngineVerdict {
+        let RequestDecider { gate, snapshot, now } = *self;
+        match (policy, mode) {
+            (PolicyChoice::InForce, DecisionMode::Check) => gate.check(snapshot, hit, now).await,
+            (PolicyChoice::InForce, DecisionMode::Peek) => gate.peek(snapshot, hit, now).await,
+            (PolicyChoice::Override(policy), mode) => {
                 gate.decide_separate(snapshot, policy, hit, now, mode).await
             }
-            (AskedPolicy::Configured(policy, _), mode) => {
+            (PolicyChoice::Configured(policy, _), mode) => {
                 gate.decide_separate(snapshot, policy, hit, now, mode).await
             }
         }
@@ -299,32 +299,36 @@ impl Asker<'_> {
 }
 
 /// The status of a descriptor: by the denial if there is one, else by the limit beside the rules if there is one.
-fn status_of(descriptor: usize, questions: &[Question<'_>], answers: &[Answered]) -> DescriptorStatus {
-    let own = questions.iter().zip(answers).filter(|(question, _)| question.descriptor == descriptor);
-    let rank = |(question, answer): &(&Question<'_>, &Answered)| {
-        let is_beside = !matches!(question.asked, AskedPolicy::InForce);
-        (answer.denies(), is_beside)
+fn status_of(
+    descriptor: usize,
+    checks: &[DescriptorCheck<'_>],
+    outcomes: &[DescriptorOutcome],
+) -> DescriptorStatus {
+    let own = checks.iter().zip(outcomes).filter(|(check, _)| check.descriptor == descriptor);
+    let rank = |(check, outcome): &(&DescriptorCheck<'_>, &DescriptorOutcome)| {
+        let is_beside = !matches!(check.policy, PolicyChoice::InForce);
+        (outcome.denies(), is_beside)
     };
-    let Some((question, answered)) = own.max_by_key(rank) else {
+    let Some((check, outcome)) = own.max_by_key(rank) else {
         return DescriptorStatus::default();
     };
-    let Answered { verdict, refunded, .. } = answered;
-    let status = match question.asked {
-        AskedPolicy::Configured(_, limit) if limit.quantity == Quantity::Unlimited => {
+    let DescriptorOutcome { verdict, refunded, .. } = outcome;
+    let status = match check.policy {
+        PolicyChoice::Configured(_, limit) if limit.quantity == Quantity::Unlimited => {
             DescriptorStatus { remaining: u32::MAX, ..DescriptorStatus::default() }
         }
-        AskedPolicy::Configured(_, limit) => DescriptorStatus::configured(limit, verdict, *refunded),
+        PolicyChoice::Configured(_, limit) => DescriptorStatus::configured(limit, verdict, *refunded),
         _ => DescriptorStatus::of(verdict, *refunded),
     };
-    DescriptorStatus { is_over_limit: status.is_over_limit && question.purpose != Purpose::Refund, ..status }
+    DescriptorStatus { is_over_limit: status.is_over_limit && check.purpose != Purpose::Refund, ..status }
 }
 
 /// The verdict that headers show: the denial with the longest wait, else the limit that is nearest to its end.
-fn reported(answers: &[Answered]) -> Option<&EngineVerdict> {
+fn reported(outcomes: &[DescriptorOutcome]) -> Option<&EngineVerdict> {
     let wait = |verdict: &&EngineVerdict| verdict.retry_after.unwrap_or(Duration::MAX);
-    let denied = answers.iter().filter(|answer| answer.denies()).map(|answer| &answer.verdict);
+    let denied = outcomes.iter().filter(|outcome| outcome.denies()).map(|outcome| &outcome.verdict);
     denied.max_by_key(wait).or_else(|| {
-        let verdicts = answers.iter().map(|answer| &answer.verdict);
+        let verdicts = outcomes.iter().map(|outcome| &outcome.verdict);
         let limited = verdicts.filter_map(|verdict| Some((verdict.reported()?.remaining(), verdict)));
         limited.min_by_key(|(remaining, _)| *remaining).map(|(_, verdict)| verdict)
     })

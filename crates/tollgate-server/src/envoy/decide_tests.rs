@@ -18,7 +18,7 @@ fn descriptor(key: &'static str) -> Descriptor<'static> {
     Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() }
 }
 
-/// A descriptor that was denied when it was looked at may be allowed when it is asked, because another request has given
+/// A descriptor that is denied when it is peeked may be allowed when it is decided, because another request has given
 /// back its charge meanwhile. Then the other descriptors are charged, too.
 #[test]
 fn every_allowed_request_is_charged_by_all_its_descriptors() {
