@@ -11,21 +11,22 @@ use crate::learned::{Readiness, ResponseKind, SentCall};
 
 /// A limit of the servers.
 #[derive(Clone, Copy, Debug)]
-struct Quota {
+struct SimulatedQuota {
     number: u64,
     window: Duration,
     /// The windows that are simulated.
     windows: u32,
 }
 
-const FIFTY_A_SECOND: Quota = Quota { number: 50, window: Duration::from_secs(1), windows: 30 };
+const FIFTY_A_SECOND: SimulatedQuota =
+    SimulatedQuota { number: 50, window: Duration::from_secs(1), windows: 30 };
 const STEP: Duration = Duration::from_micros(500);
 const MAX_IN_FLIGHT: usize = 16;
 const DISTURBED_AT: Duration = Duration::from_millis(5_400);
 /// The wait that a refusal causes is over by then, and the search for a continuous refill.
 const RECOVERED_AT: Duration = Duration::from_secs(10);
 
-impl Quota {
+impl SimulatedQuota {
     fn per_second(self) -> f64 {
         self.number as f64 / self.window.as_secs_f64()
     }
@@ -43,7 +44,7 @@ enum Counting {
     TokenBucket { burst: u64 },
 }
 
-fn all_countings(quota: Quota) -> [Counting; 5] {
+fn all_countings(quota: SimulatedQuota) -> [Counting; 5] {
     [
         Counting::FixedWindow,
         Counting::SlidingLog,
@@ -82,7 +83,7 @@ const ALL_DELAYS: [Delays; 3] = [
 
 /// Its times are rounded up to seconds, as the draft requires.
 struct SimulatedServer {
-    quota: Quota,
+    quota: SimulatedQuota,
     counting: Counting,
     start: Instant,
     /// The calls of all clients that were admitted.
@@ -95,7 +96,7 @@ struct SimulatedServer {
 }
 
 impl SimulatedServer {
-    fn new(quota: Quota, counting: Counting, start: Instant) -> SimulatedServer {
+    fn new(quota: SimulatedQuota, counting: Counting, start: Instant) -> SimulatedServer {
         let tokens = if let Counting::TokenBucket { burst } = counting { burst as f64 } else { 0.0 };
         SimulatedServer {
             quota,
@@ -185,7 +186,7 @@ impl SimulatedServer {
 
 /// Calls a server as fast as the model allows, with up to 16 calls in flight.
 fn saturate(
-    quota: Quota,
+    quota: SimulatedQuota,
     counting: Counting,
     delays: Delays,
     disturbance: Disturbance,
@@ -246,7 +247,7 @@ impl Delays {
 
 /// The share of the limit that must be used. A call may have been counted as late as at its response, so in a sliding
 /// window it takes up its place for a round trip longer.
-fn required(quota: Quota, counting: Counting, delays: Delays) -> f64 {
+fn required(quota: SimulatedQuota, counting: Counting, delays: Delays) -> f64 {
     match counting {
         Counting::TokenBucket { .. } | Counting::FixedWindow => 0.95,
         Counting::SlidingLog => 1.0 / (1.0 + delays.round_trip() / quota.window.as_secs_f64()),
@@ -254,7 +255,7 @@ fn required(quota: Quota, counting: Counting, delays: Delays) -> f64 {
 }
 
 /// Checks every algorithm with all delays: the share of the limit used from a time on, and the calls refused in all.
-fn check(quota: Quota, disturbance: Disturbance, from: Duration, max_refused: u64) {
+fn check(quota: SimulatedQuota, disturbance: Disturbance, from: Duration, max_refused: u64) {
     let mut problems = Vec::new();
     for delays in ALL_DELAYS {
         for counting in all_countings(quota) {
@@ -284,7 +285,7 @@ fn learned_limits_are_used_up_and_not_exceeded() {
 #[test]
 fn slower_limits_are_used_up_as_well() {
     for (number, seconds, windows) in [(10, 1, 60), (100, 60, 3)] {
-        let quota = Quota { number, window: secs(seconds), windows };
+        let quota = SimulatedQuota { number, window: secs(seconds), windows };
         check(quota, Disturbance::None, quota.window, 5);
     }
 }

@@ -23,7 +23,7 @@ const fn entry_bytes<T>() -> usize {
 }
 
 /// An array that is full grows by an eighth.
-const REQUEST_BYTES: usize = size_of::<Record>() * 9 / 8;
+const REQUEST_BYTES: usize = size_of::<SampleRecord>() * 9 / 8;
 const CLIENT_BYTES: usize = entry_bytes::<(u64, ClientShare)>();
 const HIT_BYTES: usize = size_of::<KnownHit>() * 9 / 8 + entry_bytes::<(u64, u32)>() + ARC_BYTES;
 /// The counts of an `Arc`.
@@ -35,7 +35,7 @@ pub struct Generation {
     /// Its clients have this many zero bits at the end of their hashes.
     bits: u32,
     hits: Vec<KnownHit>,
-    records: Vec<Record>,
+    records: Vec<SampleRecord>,
     /// The indexes of requests by their marks, of several the last one.
     known: FingerprintMap<u32>,
     clients: FingerprintMap<ClientShare>,
@@ -61,7 +61,7 @@ fn table_key(hash: u64) -> u64 {
 
 /// A request, or several equal ones of the same second.
 #[derive(Clone, Copy)]
-struct Record {
+struct SampleRecord {
     /// Microseconds since the generation began.
     at_us: u32,
     /// Its index among the different requests.
@@ -128,7 +128,7 @@ impl Generation {
             let at_us = u32::try_from(request.at.since(self.since).as_micros()).unwrap_or(u32::MAX);
             let place = &mut places[usize::from(request.hit)];
             let known = place.or_else(|| self.find(one));
-            let record = Record { at_us, hit: 0, cost: request.cost, count: 1 };
+            let record = SampleRecord { at_us, hit: 0, cost: request.cost, count: 1 };
             *place = self.add(one, known, record);
         }
     }
@@ -143,7 +143,7 @@ impl Generation {
     }
 
     /// Adds a request, which is that of `known` if it is known. Returns the place of its copy.
-    fn add(&mut self, hit: &BatchHit, known: Option<u32>, record: Record) -> Option<u32> {
+    fn add(&mut self, hit: &BatchHit, known: Option<u32>, record: SampleRecord) -> Option<u32> {
         let second = record.at_us / 1_000_000;
         let share = self.clients.get_mut(&table_key(hit.client));
         let is_new_client = share.is_none();
@@ -181,7 +181,7 @@ impl Generation {
         is_sampled.then(|| self.push(hit, self.find(hit), record))
     }
 
-    fn push(&mut self, hit: &BatchHit, known: Option<u32>, record: Record) -> u32 {
+    fn push(&mut self, hit: &BatchHit, known: Option<u32>, record: SampleRecord) -> u32 {
         let before = self.bytes;
         let place = known.unwrap_or_else(|| {
             reserve_eighth(&mut self.hits);
@@ -194,7 +194,7 @@ impl Generation {
         });
         let at = self.records.len() as u32;
         reserve_eighth(&mut self.records);
-        self.records.push(Record { hit: place, ..record });
+        self.records.push(SampleRecord { hit: place, ..record });
         self.bytes += REQUEST_BYTES;
         let share = self.clients.entry(table_key(hit.client)).or_insert_with(|| {
             self.bytes += CLIENT_BYTES;
@@ -232,7 +232,7 @@ impl Generation {
         }
     }
 
-    fn push_again(&mut self, hit: &BatchHit, record: Record) {
+    fn push_again(&mut self, hit: &BatchHit, record: SampleRecord) {
         let client = table_key(hit.client);
         if let Some(busy) = self.clients.get_mut(&client).and_then(|share| share.busy.as_deref_mut()) {
             // Its last second goes on; earlier ones need no index.
@@ -243,7 +243,7 @@ impl Generation {
         self.push(hit, self.find(hit), record);
     }
 
-    fn is_of(&self, record: &Record, bits: u32) -> bool {
+    fn is_of(&self, record: &SampleRecord, bits: u32) -> bool {
         self.hits[record.hit as usize].client.trailing_zeros() >= bits
     }
 

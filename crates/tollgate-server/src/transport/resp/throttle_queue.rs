@@ -17,13 +17,13 @@ const MAX_QUEUED: usize = 16;
 
 #[derive(Default)]
 pub struct ThrottleQueue {
-    calls: Vec<QueuedCall>,
+    calls: Vec<QueuedThrottle>,
     /// Of the last call, with its figures.
     pattern: CallPattern,
     figures: Option<CallFigures>,
 }
 
-struct QueuedCall {
+struct QueuedThrottle {
     key: ThrottleKey,
     figures: CallFigures,
 }
@@ -46,7 +46,7 @@ impl ThrottleQueue {
         let figures = self.figures?;
         let (name, length) = self.pattern.key_of(input)?;
         let key = gate.memory_key(CallerKey { database, name });
-        self.calls.push(QueuedCall { key, figures });
+        self.calls.push(QueuedThrottle { key, figures });
         Some(length)
     }
 
@@ -59,7 +59,7 @@ impl ThrottleQueue {
         let Ok(call) = ThrottleCall::parse(args) else { return false };
         let figures = CallFigures { limit: MemoryLimit::new(call.limit), quantity: call.quantity };
         let key = gate.memory_key(CallerKey { database, name: call.key });
-        self.calls.push(QueuedCall { key, figures });
+        self.calls.push(QueuedThrottle { key, figures });
         self.pattern.replace(args);
         self.figures = Some(figures);
         true

@@ -25,7 +25,7 @@ use crate::connection::{
 use crate::transport::proxy::Proxy;
 use crate::transport::proxy::accept::forwarded::{Peer, Scheme};
 use crate::transport::proxy::accept::inspect::FramingCheck;
-use crate::transport::proxy::accept::plain_requests::{Ended, PlainRequests};
+use crate::transport::proxy::accept::plain_requests::{PlainRequests, PlainRequestsEnd};
 use crate::transport::proxy::accept::stalled_stream::{StreamExecutor, WatchedBody};
 use crate::transport::proxy::body::{BoxError, RequestBody};
 use crate::transport::proxy::exchange::ConnectionContext;
@@ -115,7 +115,9 @@ where
 {
     let context = Arc::new(context);
     let plain = PlainRequests::new(stream.stream, &stream.read_ahead, Arc::clone(&context));
-    let Ended::NotPlain(stream, read_ahead) = plain.answer_all(&shutdown).await? else { return Ok(()) };
+    let PlainRequestsEnd::NotPlain(stream, read_ahead) = plain.answer_all(&shutdown).await? else {
+        return Ok(());
+    };
     let context = Arc::into_inner(context).expect("no request is in progress");
     let stream = ClientStream { stream, read_ahead, framing_check: None };
     // Boxed: a connection of plain requests has no room for hyper's.

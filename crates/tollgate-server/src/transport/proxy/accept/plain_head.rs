@@ -14,14 +14,14 @@ const MAX_METHOD_BYTES: usize = 16;
 const ADDED_HEADERS: usize = 4;
 
 /// A plain request without its body.
-pub struct PlainHead {
+pub struct PlainRequestHead {
     pub request: Request<()>,
     pub body_bytes: usize,
 }
 
 /// Parses a head, which ends with the first empty line. `None` unless the request is plain: HTTP/1.1, a path as its target,
 /// and no header that changes the framing or how the connection goes on.
-pub fn parse(head: &Bytes) -> Option<PlainHead> {
+pub fn parse(head: &Bytes) -> Option<PlainRequestHead> {
     let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut []);
     // httparse skips empty lines before the request line.
@@ -46,7 +46,7 @@ pub fn parse(head: &Bytes) -> Option<PlainHead> {
     if lengths.next().is_some() {
         return None;
     }
-    Some(PlainHead { request, body_bytes })
+    Some(PlainRequestHead { request, body_bytes })
 }
 
 /// Whether a plain head may begin with these bytes: what is not HTTP is rejected at once.
@@ -84,7 +84,7 @@ fn parse_length(value: &HeaderValue) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Option<PlainHead> {
+    fn parsed(text: &str) -> Option<PlainRequestHead> {
         parse(&Bytes::copy_from_slice(text.as_bytes()))
     }
 
@@ -93,7 +93,7 @@ mod tests {
         let head = parsed(
             "POST //a/../b?c#d HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nx-a:  2 \r\nContent-Length: 12\r\n\r\n",
         );
-        let PlainHead { request, body_bytes } = head.expect("it is plain");
+        let PlainRequestHead { request, body_bytes } = head.expect("it is plain");
         assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "//a/../b?c"));
         let values: Vec<_> = request.headers().get_all("x-a").iter().collect();
         assert_eq!(values, ["1", "2"]);

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::Instant;
 
 use super::client_connection::IDLE_TIMEOUT;
-use super::plain_head::{self, PlainHead};
+use super::plain_head::{self, PlainRequestHead};
 use crate::connection::{ReadEvent, ReadWatch, Shutdown, WriteTimeoutStream};
 use crate::http1::HeadSearch;
 use crate::transport::proxy::body::{RequestBody, ResponseBody};
@@ -34,7 +34,7 @@ const MAX_REQUEST_BYTES: usize = 16 << 10;
 const IDLE_BYTES: usize = 2 << 10;
 
 /// How a connection goes on.
-pub enum Ended<S> {
+pub enum PlainRequestsEnd<S> {
     Closed,
     /// With the bytes from the start of a request that is not plain.
     NotPlain(S, Bytes),
@@ -54,7 +54,7 @@ pub struct PlainRequests<S> {
     clippy::large_enum_variant,
     reason = "it is matched at once, and a box would be one for each request"
 )]
-enum Next {
+enum NextRequest {
     Request(Request<RequestBody>),
     Partial,
     NotPlain,
@@ -75,34 +75,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
     }
 
     /// Answers requests until the connection ends, or until one is not plain.
-    pub async fn answer_all(mut self, shutdown: &Shutdown) -> io::Result<Ended<S>> {
+    pub async fn answer_all(mut self, shutdown: &Shutdown) -> io::Result<PlainRequestsEnd<S>> {
         let mut reads = ReadWatch::new(shutdown);
         loop {
             let deadline = Instant::now() + IDLE_TIMEOUT;
             let request = loop {
                 match self.take_request() {
-                    Next::Request(request) => break request,
-                    Next::Partial => {}
-                    Next::NotPlain => {
-                        return Ok(Ended::NotPlain(self.stream.into_inner(), self.input.into()));
+                    NextRequest::Request(request) => break request,
+                    NextRequest::Partial => {}
+                    NextRequest::NotPlain => {
+                        return Ok(PlainRequestsEnd::NotPlain(self.stream.into_inner(), self.input.into()));
                     }
                 }
                 grow(&mut self.input);
                 match reads.read(&mut self.stream, &mut self.input, Some(deadline)).await {
                     ReadEvent::Read(Ok(1..)) => {}
-                    ReadEvent::Read(end) => return end.map(|_| Ended::Closed),
-                    ReadEvent::DeadlinePassed | ReadEvent::Stopped => return Ok(Ended::Closed),
+                    ReadEvent::Read(end) => return end.map(|_| PlainRequestsEnd::Closed),
+                    ReadEvent::DeadlinePassed | ReadEvent::Stopped => return Ok(PlainRequestsEnd::Closed),
                 }
             };
             let method = request.method().clone();
             let context = Arc::clone(&self.context);
             // Boxed: the future is large, and an idle connection has none.
             let exchange = Box::pin(async move { context.exchange(request).await });
-            let Some(response) = self.until_disconnect(exchange).await else { return Ok(Ended::Closed) };
+            let Some(response) = self.until_disconnect(exchange).await else {
+                return Ok(PlainRequestsEnd::Closed);
+            };
             let is_last = shutdown.has_changed().unwrap_or(true);
             if !self.respond(response, &method, is_last).await? {
                 self.stream.shutdown().await?;
-                return Ok(Ended::Closed);
+                return Ok(PlainRequestsEnd::Closed);
             }
             if self.input.is_empty() && self.input.capacity() > IDLE_BYTES {
                 self.input = Vec::with_capacity(IDLE_BYTES);
@@ -111,19 +113,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
     }
 
     /// Removes a complete request from the input.
-    fn take_request(&mut self) -> Next {
+    fn take_request(&mut self) -> NextRequest {
         let Some(end) = self.search.end(&self.input) else {
             let may_be_plain =
                 self.input.len() < MAX_REQUEST_BYTES && plain_head::may_begin_with(&self.input);
-            return if may_be_plain { Next::Partial } else { Next::NotPlain };
+            return if may_be_plain { NextRequest::Partial } else { NextRequest::NotPlain };
         };
         self.search.restart();
         let head = plain_head::parse(&Bytes::copy_from_slice(&self.input[..end]));
-        let Some(PlainHead { request, body_bytes }) = head else { return Next::NotPlain };
-        let Some(body) = self.input.get(end..end + body_bytes) else { return Next::NotPlain };
+        let Some(PlainRequestHead { request, body_bytes }) = head else { return NextRequest::NotPlain };
+        let Some(body) = self.input.get(end..end + body_bytes) else { return NextRequest::NotPlain };
         let body = if body.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(body) };
         self.input.drain(..end + body_bytes);
-        Next::Request(request.map(|()| RequestBody::Whole(body)))
+        NextRequest::Request(request.map(|()| RequestBody::Whole(body)))
     }
 
     /// Sends a response; returns whether the connection stays open.
