@@ -114,10 +114,12 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let context = Arc::new(context);
-    let plain = PlainRequests::new(stream.stream, &stream.read_ahead, Arc::clone(&context));
-    let PlainRequestsEnd::NotPlain(stream, read_ahead) = plain.answer_all(&shutdown).await? else {
-        return Ok(());
-    };
+    let ClientStream { stream, read_ahead, .. } = stream;
+    let plain = PlainRequests::new(stream, &read_ahead, Arc::clone(&context));
+    drop(read_ahead);
+    // Boxed: a connection that hyper serves has no room for this.
+    let ended = Box::pin(plain.answer_all(&shutdown)).await?;
+    let PlainRequestsEnd::NotPlain(stream, read_ahead) = ended else { return Ok(()) };
     let context = Arc::into_inner(context).expect("no request is in progress");
     let stream = ClientStream { stream, read_ahead, framing_check: None };
     // Boxed: a connection of plain requests has no room for hyper's.
@@ -289,6 +291,9 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         let count = self.read_ahead.len().min(buf.remaining());
         buf.put_slice(&self.read_ahead[..count]);
         self.read_ahead.advance(count);
+        if self.read_ahead.is_empty() {
+            self.read_ahead = Bytes::new(); // an empty slice would keep its buffer
+        }
         // Usually the rest of the request has arrived, too.
         if buf.remaining() > 0
             && let Poll::Ready(Err(error)) = Pin::new(&mut self.stream).poll_read(cx, buf)
