@@ -31,7 +31,7 @@ use crate::transport::proxy::respond::response_writer::{
 /// Longer requests are not plain.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
 /// The buffer of an idle connection.
-const IDLE_BYTES: usize = 2 << 10;
+const IDLE_BYTES: usize = 1 << 10;
 
 /// How a connection goes on.
 pub enum PlainRequestsEnd<S> {
