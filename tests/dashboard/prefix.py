@@ -7,7 +7,7 @@ from node import Node
 from process import Process, accepts, find, folder, free_port, wait_until
 from table import Missing
 
-NGINX = """daemon off; pid {folder}/pid; error_log stderr; worker_processes 1;
+NGINX = """daemon off; master_process off; pid {folder}/pid; error_log stderr;
 events {{ worker_connections 64; }}
 http {{
   access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
