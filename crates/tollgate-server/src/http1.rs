@@ -52,6 +52,12 @@ pub fn header_map(lines: &[httparse::Header<'_>], head: &Bytes, more: usize) -> 
     Some(headers)
 }
 
+/// A length of digits only, and few enough that the number fits: what a plain message may state.
+pub fn parse_plain_length(value: &[u8]) -> Option<usize> {
+    let is_number = (1..=6).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+    is_number.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
+}
+
 pub fn push_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     // One check of the capacity for the line.
     out.reserve(name.len() + value.len() + 4);

@@ -2,7 +2,7 @@
 
 use tollgate::internal::request::fields;
 
-use crate::http1::HeadSearch;
+use crate::http1::{HeadSearch, parse_plain_length};
 
 /// Longer calls are not plain.
 pub const MAX_CALL_BYTES: usize = 16 << 10;
@@ -119,7 +119,7 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
         let is_plain = match field(header.name) {
             HeadField::Host => host.replace(header.value).is_none(),
             HeadField::Length => {
-                parse_length(header.value).is_some_and(|length| body_bytes.replace(length).is_none())
+                parse_plain_length(header.value).is_some_and(|length| body_bytes.replace(length).is_none())
             }
             HeadField::Authorization => std::str::from_utf8(header.value)
                 .ok()
@@ -169,12 +169,6 @@ fn field(name: &str) -> HeadField {
         17 if is("transfer-encoding") => HeadField::NotPlain,
         _ => HeadField::Ignored,
     }
-}
-
-/// Digits only, and few enough that the number fits.
-fn parse_length(value: &[u8]) -> Option<usize> {
-    let is_number = (1..=6).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-    is_number.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
 }
 
 #[cfg(test)]

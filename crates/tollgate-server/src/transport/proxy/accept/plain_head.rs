@@ -3,10 +3,10 @@
 use std::mem::MaybeUninit;
 
 use bytes::Bytes;
-use hyper::header::{CONTENT_LENGTH, HeaderValue};
+use hyper::header::CONTENT_LENGTH;
 use hyper::{Method, Request, Uri, Version};
 
-use crate::http1::header_map;
+use crate::http1::{header_map, parse_plain_length};
 
 const MAX_HEADERS: usize = 64;
 const MAX_METHOD_BYTES: usize = 16;
@@ -42,7 +42,7 @@ pub fn parse(head: &Bytes) -> Option<PlainRequestHead> {
     }
     let mut lengths = request.headers().get_all(CONTENT_LENGTH).iter();
     let length = lengths.next();
-    let body_bytes = length.map_or(Some(0), parse_length)?;
+    let body_bytes = length.map_or(Some(0), |length| parse_plain_length(length.as_bytes()))?;
     if lengths.next().is_some() {
         return None;
     }
@@ -71,13 +71,6 @@ fn is_plain(header: &httparse::Header<'_>) -> bool {
         17 => !is("transfer-encoding"),
         _ => true,
     }
-}
-
-/// Digits only, and few enough that the number fits.
-fn parse_length(value: &HeaderValue) -> Option<usize> {
-    let value = value.as_bytes();
-    let is_number = (1..=6).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-    is_number.then(|| value.iter().fold(0, |number, digit| number * 10 + usize::from(digit - b'0')))
 }
 
 #[cfg(test)]
