@@ -9,7 +9,7 @@ use crate::admin::bans::bans;
 
 const FILE: &str = "rules: [{ id: filed, match: /filed, limit: 9/h }]";
 
-/// What the issue allows for 100,000 rules; a build without optimisation on a busy machine takes its time.
+/// The bound for 100,000 rules; a build without optimisation on a busy machine takes its time.
 const A_MINUTE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 240 } else { 60 });
 
 fn import(server: &Server, query: &str, text: &str) -> Answer {
