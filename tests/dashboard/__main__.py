@@ -50,4 +50,7 @@ import prefix
 import rules
 import simulation
 
+if arguments[:1] == ["--share"]: # of run_all
+    number, shares = map(int, arguments[1].split("/"))
+    sys.exit(browser.run_share(number, shares, arguments[2:]))
 sys.exit(browser.run_all(arguments))

@@ -35,7 +35,9 @@ class Axe:
     """A page under axe; what it found serious, with the state in which it was."""
 
     def __init__(self, browser, node: Node, theme: str, size: dict, fragment: str = ""):
-        self.page = open_page(browser, node, fragment, color_scheme=theme, viewport=size, bypass_csp=True)
+        # Without transitions: in the middle of one, contrasts are those of neither state.
+        options = {"color_scheme": theme, "viewport": size, "reduced_motion": "reduce"}
+        self.page = open_page(browser, node, fragment, bypass_csp=True, **options)
         self.page.add_script_tag(path=AXE)
         self.where = f"{theme} {size['width']} px"
         self.found: list[str] = []

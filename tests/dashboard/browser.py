@@ -1,10 +1,15 @@
 """The cases, and the browser that they share."""
 
+import os
 import shutil
+import subprocess
+import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Callable
 
+import process
 from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 from process import ROOT
 
@@ -52,29 +57,44 @@ def visit(page: Page, fragment: str) -> None:
 
 
 def run_all(words: list[str]) -> int:
-    chosen = [(name, run) for name, run in CASES if not words or any(word in name for word in words)]
-    failed = 0
+    """Runs the cases in as many processes as there are processors: most of the time a case waits."""
     start = time.monotonic()
+    shares = os.cpu_count() or 1
+    command = [sys.executable, Path(__file__).parent, "--share"]
+    workers = [subprocess.Popen([*command, f"{number}/{shares}", *words]) for number in range(shares)]
+    codes = [worker.wait() for worker in workers]
+    print(f"{'all' if not any(codes) else 'not all'} cases have passed, {time.monotonic() - start:.0f} s")
+    return max(codes)
+
+
+def run_share(number: int, shares: int, words: list[str]) -> int:
+    """Every so many-th of the cases, in one browser."""
+    process.use_share_of_ports(number, shares)
+    chosen = [(name, run) for name, run in CASES if not words or any(word in name for word in words)][number::shares]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for name, run in chosen:
-            begun = time.monotonic()
-            try:
-                run(browser)
-                for page in (page for context in browser.contexts for page in context.pages):
-                    assert not page.errors, f"the page reports: {page.errors}"
-                result = "PASS"
-            except (AssertionError, Error) as why:
-                failed += 1
-                result = "FAIL"
-                traceback.print_exception(why, limit=-4)
-                keep_screenshots(browser, name)
-            for context in browser.contexts:
-                context.close()
-            print(f"{result} {time.monotonic() - begun:6.1f} s  {name.replace('_', ' ')}", flush=True)
+        passed = sum(run_case(browser, name, run) for name, run in chosen)
         browser.close()
-    print(f"{len(chosen) - failed} of {len(chosen)} cases have passed, {time.monotonic() - start:.0f} s")
-    return 1 if failed else 0
+    print(f"{passed} of {len(chosen)} cases have passed")
+    return 0 if passed == len(chosen) else 1
+
+
+def run_case(browser: Browser, name: str, run: Callable) -> bool:
+    begun = time.monotonic()
+    problem = ""
+    try:
+        run(browser)
+        for page in (page for context in browser.contexts for page in context.pages):
+            assert not page.errors, f"the page reports: {page.errors}"
+    except (AssertionError, Error) as why:
+        problem = "".join(traceback.format_exception(why, limit=-4))
+        keep_screenshots(browser, name)
+    for context in browser.contexts:
+        context.close()
+    seconds = time.monotonic() - begun
+    # In one piece, as other workers print, too.
+    print(f"{problem}{'FAIL' if problem else 'PASS'} {seconds:6.1f} s  {name.replace('_', ' ')}", flush=True)
+    return not problem
 
 
 def keep_screenshots(browser: Browser, name: str) -> None:

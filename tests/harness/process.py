@@ -17,20 +17,29 @@ SOON = 60.0
 _STARTED: list["Process"] = []
 _FOLDER = Path(tempfile.mkdtemp(prefix="tollgate-tests-"))
 _FOLDER.chmod(0o755)  # PostgreSQL runs as another user inside
-_next_port = 10_000 + os.getpid() * 67 % 20_000
+_ports = range(10_000, 30_000)
+"""Outside the range that the system hands out by itself."""
+_next_port = os.getpid() * 67
+
+
+def use_share_of_ports(number: int, shares: int) -> None:
+    """For processes that run at the same time: otherwise one could take a port between another's check and its use."""
+    global _ports
+    size = len(_ports) // shares
+    _ports = _ports[number * size : (number + 1) * size]
 
 
 def free_port() -> int:
-    """A port outside the range that the system hands out by itself, so that nobody gets it in between."""
     global _next_port
-    for _ in range(20_000):
-        _next_port = 10_000 + (_next_port - 10_000 + 1) % 20_000
+    for _ in _ports:
+        _next_port += 1
+        port = _ports[_next_port % len(_ports)]
         with socket.socket() as attempt:
             try:
-                attempt.bind(("127.0.0.1", _next_port))
+                attempt.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return _next_port
+            return port
     raise RuntimeError("no free port")
 
 
