@@ -11,7 +11,7 @@ use serde::Serialize;
 use smallvec::SmallVec;
 use tollgate::internal::ban::Ban;
 use tollgate::internal::engine::{
-    CounterCreation, DecisionContext, DecisionMode, InspectError, InspectMode, KeyReport,
+    CounterCreation, DecisionContext, DecisionMode, InspectError, InspectMode, KeyReport, RequestViolations,
 };
 use tollgate::internal::headers::HeaderStyle;
 use tollgate::internal::hit;
@@ -281,7 +281,19 @@ impl Gate {
         self.run(snapshot, in_force(snapshot, hit, now, DecisionMode::Peek)).await
     }
 
-    /// Decides a hit under a policy beside the one in force.
+    /// As [`check`](Self::check), for one of several hits of a request, whose violations are collected.
+    pub async fn check_part(
+        &self,
+        snapshot: &GateSnapshot,
+        hit: &Hit<'_>,
+        now: Time,
+        violations: &RequestViolations<'_>,
+    ) -> EngineVerdict {
+        let context = in_force(snapshot, hit, now, DecisionMode::Check);
+        self.run(snapshot, DecisionContext { violations: Some(violations), ..context }).await
+    }
+
+    /// Decides a hit under a policy beside the one in force. Its rules ban nobody.
     pub async fn decide_separate(
         &self,
         snapshot: &GateSnapshot,
@@ -291,7 +303,7 @@ impl Gate {
         mode: DecisionMode,
     ) -> EngineVerdict {
         let creation = CounterCreation::Always;
-        self.run(snapshot, DecisionContext { policy, hit, now, mode, creation }).await
+        self.run(snapshot, DecisionContext { policy, hit, now, mode, creation, violations: None }).await
     }
 
     /// Decides independent hits, in order. With a central store hits of different origin are decided at the same time.
@@ -401,7 +413,7 @@ fn in_force<'d, 'h>(
     mode: DecisionMode,
 ) -> DecisionContext<'d, 'h> {
     let creation = CounterCreation::WhileInForce;
-    DecisionContext { policy: &snapshot.policy, hit, now, mode, creation }
+    DecisionContext { policy: &snapshot.policy, hit, now, mode, creation, violations: None }
 }
 
 impl Settle for Gate {

@@ -38,6 +38,7 @@ pub mod log;
 mod logged_key;
 mod memory_settings;
 mod record;
+mod request_violations;
 mod saved_state;
 mod setup;
 mod throttle;
@@ -54,6 +55,7 @@ pub use inspect::{CounterDetail, CounterReport, InspectError, InspectMode, KeyRe
 use log::ChangedTracks;
 pub use logged_key::LoggedKey;
 pub use memory_settings::MemorySettings;
+pub use request_violations::RequestViolations;
 pub use saved_state::{Restored, SavedStateError};
 pub use setup::{EngineSetup, LogKeys};
 pub use throttle::ThrottleKey;
@@ -110,6 +112,8 @@ pub struct DecisionContext<'q, 'h> {
     pub now: Time,
     pub mode: DecisionMode,
     pub creation: CounterCreation,
+    /// Where violations are collected, if the hit is one of several of a request.
+    pub violations: Option<&'q RequestViolations<'q>>,
 }
 
 impl DecisionContext<'_, '_> {
@@ -177,7 +181,8 @@ impl EngineCore {
         now: Time,
         mode: DecisionMode,
     ) -> EngineVerdict {
-        self.decide_in(&DecisionContext { policy, hit, now, mode, creation: CounterCreation::WhileInForce })
+        let creation = CounterCreation::WhileInForce;
+        self.decide_in(&DecisionContext { policy, hit, now, mode, creation, violations: None })
     }
 
     /// Decides a hit with counters in memory.
@@ -199,9 +204,9 @@ impl EngineCore {
 
     /// Decides while holding the policy lock, so that no other policy can come into force.
     #[cold]
-    fn check_locked(&self, hit: &Hit<'_>, now: Time) -> EngineVerdict {
+    fn decide_locked(&self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
         let _policy_guard = lock(&self.policy_lock);
-        self.check(hit, now)
+        self.decide_in(&DecisionContext { policy: &self.policy.load(), ..*context })
     }
 
     /// Plans a hit; `prefetch` gets each counter as soon as it is known.
@@ -243,7 +248,7 @@ impl EngineCore {
             false => self.store.write_peek(limits, context.now),
         };
         if policy_check.was_replaced() {
-            *plan.verdict = self.check_locked(context.hit, context.now);
+            *plan.verdict = self.decide_locked(context);
         } else {
             self.finish(context, plan, &[]);
         }
@@ -287,6 +292,7 @@ impl EngineCore {
                 now,
                 mode: DecisionMode::Check,
                 creation: CounterCreation::WhileInForce,
+                violations: None,
             };
             let mut plans: SmallVec<[_; PLAN_AHEAD]> = verdicts.iter_mut().map(Plan::ahead).collect();
             let prefetch = |counter| self.store.prefetch(counter);

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tollgate::internal::engine::DecisionMode;
+use tollgate::internal::engine::{DecisionMode, RequestViolations};
 use tollgate::internal::headers::headers;
-use tollgate::internal::hit::{self, AttributeValues};
-use tollgate::internal::rule::RuleId;
+use tollgate::internal::hit;
 use tollgate::internal::store::ChargeReceipt;
 use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
@@ -96,7 +95,8 @@ pub async fn decide(
     let limits = &snapshot.live.envoy;
     let checks = checks(&snapshot, limits, request, now);
     let compat = limits.settings.compat;
-    let decider = RequestDecider { gate, snapshot: &snapshot, now };
+    let violations = gate.engine.request_violations(now);
+    let decider = RequestDecider { gate, snapshot: &snapshot, now, violations: &violations };
     let mut outcomes = match (&checks[..], compat) {
         ([_], _) | (_, Compat::Envoy) => decider.decide_each(&checks).await,
         (_, Compat::Tollgate) => decider.decide_all_or_none(&checks).await,
@@ -166,32 +166,13 @@ fn beside_the_rules<'q>(
     Some((PolicyChoice::Configured(policy, limit), counter_hit(domain, &limit.path, counter, cost)))
 }
 
-/// Whether to record a denial: unless it would be a violation only for rules and ban keys that the request has violated
-/// before, which are `recorded`.
-fn adds_violation(
-    snapshot: &GateSnapshot,
-    check: &DescriptorCheck<'_>,
-    outcome: &DescriptorOutcome,
-    recorded: &mut Vec<(RuleId, Vec<AttributeValues<'static>>)>,
-) -> bool {
-    let denying = outcome.verdict.enforced().filter(|limit| !limit.is_allowed());
-    let violations: Vec<_> = denying
-        .filter_map(|limit| {
-            let ban = limit.rule.ban.as_ref()?;
-            let values = ban.key.iter().map(|name| snapshot.policy.values(&check.hit, name).into_owned());
-            Some((limit.rule.id.clone(), values.collect()))
-        })
-        .collect();
-    let is_known = !violations.is_empty() && violations.iter().all(|each| recorded.contains(each));
-    recorded.extend(violations);
-    !is_known
-}
-
 /// Decides the checks of one request.
 struct RequestDecider<'a> {
     gate: &'a Gate,
     snapshot: &'a GateSnapshot,
     now: Time,
+    /// A request is one violation of a rule, whatever the number of its descriptors.
+    violations: &'a RequestViolations<'a>,
 }
 
 impl RequestDecider<'_> {
@@ -220,13 +201,9 @@ impl RequestDecider<'_> {
                 outcomes.push(self.peek_one(check).await);
             }
             let were_denied: SmallVec<[bool; 4]> = outcomes.iter().map(DescriptorOutcome::denies).collect();
-            // Denials are recorded. One may be allowed now, and charged, after a refund by another request. A request is one
-            // violation of a rule, whatever the number of its descriptors.
-            let mut recorded = Vec::new();
+            // Denials are recorded. One may be allowed now, and charged, after a refund by another request.
             for (n, check) in checks.iter().enumerate().filter(|(n, _)| were_denied[*n]) {
-                if adds_violation(self.snapshot, check, &outcomes[n], &mut recorded) {
-                    outcomes[n] = self.decide_one(check).await;
-                }
+                outcomes[n] = self.decide_one(check).await;
             }
             if !outcomes.iter().any(DescriptorOutcome::denies) {
                 for (n, check) in checks.iter().enumerate().filter(|(n, _)| !were_denied[*n]) {
@@ -284,9 +261,11 @@ impl RequestDecider<'_> {
     }
 
     async fn decide(&self, policy: &PolicyChoice<'_>, hit: &Hit<'_>, mode: DecisionMode) -> EngineVerdict {
-        let RequestDecider { gate, snapshot, now } = *self;
+        let RequestDecider { gate, snapshot, now, violations } = *self;
         match (policy, mode) {
-            (PolicyChoice::InForce, DecisionMode::Check) => gate.check(snapshot, hit, now).await,
+            (PolicyChoice::InForce, DecisionMode::Check) => {
+                gate.check_part(snapshot, hit, now, violations).await
+            }
             (PolicyChoice::InForce, DecisionMode::Peek) => gate.peek(snapshot, hit, now).await,
             (PolicyChoice::Override(policy), mode) => {
                 gate.decide_separate(snapshot, policy, hit, now, mode).await

@@ -1,7 +1,7 @@
 //! Where the counters of a node are. The rest of a request's path does not distinguish memory from a central store.
 
 use tollgate::Time;
-use tollgate::internal::engine::{DecisionContext, InspectError, InspectMode, KeyReport};
+use tollgate::internal::engine::{CounterCreation, DecisionContext, InspectError, InspectMode, KeyReport};
 use tollgate::internal::identity::Key;
 use tollgate::internal::store::central::CounterId;
 use tollgate::internal::store::{CounterKey, KeyPart, Sensitivity};
@@ -43,11 +43,12 @@ impl CounterLocation<'_> {
 impl CentralBackend {
     /// Decides, and refunds the charges of a request that was denied after all.
     async fn decide(&self, engine: &EngineCore, context: &DecisionContext<'_, '_>) -> EngineVerdict {
-        let DecisionContext { policy, hit, now, mode, .. } = *context;
+        // The counters in memory are those of node shares.
+        let context = DecisionContext { creation: CounterCreation::Always, ..*context };
         // Boxed: an idle connection has room for the future of a request.
-        let decided = Box::pin(engine.decide_central(policy, hit, now, mode, &self.timed())).await;
+        let decided = Box::pin(engine.decide_central_in(&context, &self.timed())).await;
         if let Some(receipt) = decided.to_refund {
-            self.settle(receipt, 0, now);
+            self.settle(receipt, 0, context.now);
         }
         decided.verdict
     }

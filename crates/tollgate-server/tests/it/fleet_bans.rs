@@ -12,6 +12,8 @@ use tollgate_testkit::servers::redis::{Make, Redis};
 use tollgate_testkit::servers::sentinel::SentinelGroup;
 use tollgate_testkit::{Folder, Server, eventually, tollgate};
 
+use crate::grpc::client::{GrpcClient, OVER_LIMIT};
+
 const RULES: &str = "store_deadline: 5s
 rules:
   - { id: a, match: /a, key: user, limit: 1/d, ban: { after: 6, within: 1h, for: 1h, max: 8h } }
@@ -270,4 +272,29 @@ fn identities_that_are_hashed_in_names_are_not_shown_by_values() {
     let keys = redis.command(&["KEYS", "*"]);
     assert!(keys.contains("tg1:bans:{#") && !keys.contains("annabelle"), "{keys}");
     assert!(entry.contains("denials by rule") && !entry.contains("annabelle"), "{entry}");
+}
+
+/// Each denied descriptor of a request of Envoy was a violation, if the counters were in a store.
+#[test]
+fn a_request_of_several_descriptors_is_one_violation() {
+    let Some(redis) = Redis::start(Make::Redis, "violations of several descriptors") else { return };
+    let ban = "ban: { key: ['attr:tenant'], after: 3, within: 1h, for: 1h }";
+    let rules = format!("rules: [{{ id: r, key: user, limit: 0/d, {ban} }}]");
+    let server = Server::start(&format!("counters: {}\nstore_deadline: 5s\n{rules}", redis.url()));
+    eventually("violations are counted in the store", || metric(&server, "tollgate_violations_shared") == 1);
+    let client = GrpcClient::to(server.grpc);
+    let of_one = ["a", "b", "c", "d"].map(|user| [("user", user), ("tenant", "one")]);
+    let descriptors: Vec<_> = of_one.iter().map(|entries| &entries[..]).collect();
+    let counted = || metric(&server, "tollgate_violations_total{counted=\"fleet\"}");
+    let bans = || server.admin("GET", "/v1/bans", "").json()["bans"].as_array().map(Vec::len);
+    for requests in 1..=3 {
+        let codes = client.codes("shop", &descriptors);
+        assert!(codes.iter().all(|(code, _)| *code == OVER_LIMIT), "{codes:?}");
+        eventually("the violation is counted", || counted() >= requests);
+        assert_eq!(counted(), requests);
+        if requests < 3 {
+            assert_eq!(bans(), Some(0), "{requests} violations so far");
+        }
+    }
+    eventually("the tenant is banned", || bans() == Some(1));
 }

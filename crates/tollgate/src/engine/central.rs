@@ -53,24 +53,34 @@ impl EngineCore {
         store: &impl CentralCounterStore,
     ) -> CentralVerdict {
         let creation = CounterCreation::Always; // the counters in memory are those of node shares
-        let context = DecisionContext { policy, hit, now, mode, creation };
+        let context = DecisionContext { policy, hit, now, mode, creation, violations: None };
+        self.decide_central_in(&context, store).await
+    }
+
+    /// As [`decide_in`](Self::decide_in), with counters in a central store.
+    pub async fn decide_central_in(
+        &self,
+        context: &DecisionContext<'_, '_>,
+        store: &impl CentralCounterStore,
+    ) -> CentralVerdict {
+        let DecisionContext { policy, hit, mode, .. } = *context;
         let mut verdict = EngineVerdict::new(self.next_id(policy));
         let mut plan = Plan::new(&mut verdict);
-        if let Err(exempt) = self.begin(&context, &mut plan, |_| ()) {
-            self.finish_exempt(&context, &mut verdict, exempt);
+        if let Err(exempt) = self.begin(context, &mut plan, |_| ()) {
+            self.finish_exempt(context, &mut verdict, exempt);
             return CentralVerdict { verdict, to_refund: None, error: None };
         }
         let charges = central_charges(policy, &plan, hit);
-        let charged = self.charge_central(&context, &plan, charges, store).await;
+        let charged = self.charge_central(context, &plan, charges, store).await;
         let limits = plan.verdict.limits_mut().iter_mut().filter(|limit| limit.is_counted());
         for ((limit, charge), outcome) in limits.zip(charged.charges).zip(charged.outcomes) {
             limit.charge = Some(Box::new(charge));
             limit.skipped = outcome.is_none();
             limit.outcome = outcome.unwrap_or(LimitOutcome::PENDING);
         }
-        self.finish(&context, &mut plan, &charged.failed);
+        self.finish(context, &mut plan, &charged.failed);
         if mode == DecisionMode::Check {
-            self.record_tracked(&context, &plan);
+            self.record_tracked(context, &plan);
         }
         let to_refund = if verdict.allowed { None } else { verdict.take_receipt() };
         CentralVerdict { verdict, to_refund, error: charged.error }

@@ -77,7 +77,8 @@ impl EngineCore {
         }
     }
 
-    /// Records a violation for each key of a request with several values; returns whether it has led to a ban.
+    /// Records a violation for each key of a request with several values, or collects them; returns whether one has led to
+    /// a ban.
     fn record_violations(&self, context: &DecisionContext<'_, '_>, rule: &Rule, ban: &BanPolicy) -> bool {
         let DecisionContext { policy, hit, now, .. } = *context;
         let columns: SmallVec<[_; 2]> = ban.key.iter().map(|name| policy.all_values(hit, name)).collect();
@@ -94,6 +95,10 @@ impl EngineCore {
                 Ok(key) if !keys.contains(&key) => keys.push(key),
                 _ => {}
             }
+        }
+        if let Some(collected) = context.violations {
+            keys.into_iter().for_each(|key| collected.add(key, &rule.id, ban.into()));
+            return false;
         }
         let mut banned = false;
         for key in &keys {

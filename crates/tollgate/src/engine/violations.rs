@@ -60,7 +60,7 @@ impl EngineCore {
         self.bans.apply_fleet_lift(key, lifted_until, now)
     }
 
-    fn count_ban(&self, rule: &str) {
+    pub(super) fn count_ban(&self, rule: &str) {
         if let Some(rule) = self.policy.load().rule(rule) {
             rule.stats().count_banned();
         }

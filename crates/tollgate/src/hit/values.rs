@@ -34,19 +34,6 @@ impl<'h> AttributeValues<'h> {
         }
     }
 
-    /// The same values, independent of the hit.
-    pub fn into_owned(self) -> AttributeValues<'static> {
-        let owned = |value: Cow<'h, str>| Cow::Owned(value.into_owned());
-        match self {
-            AttributeValues::Missing => AttributeValues::Missing,
-            AttributeValues::One(value) => AttributeValues::One(owned(value)),
-            AttributeValues::Several(values) => {
-                AttributeValues::Several(values.into_iter().map(owned).collect())
-            }
-            AttributeValues::TooMany => AttributeValues::TooMany,
-        }
-    }
-
     /// The value, if there is exactly one.
     pub fn single(self) -> Option<Cow<'h, str>> {
         match self {
