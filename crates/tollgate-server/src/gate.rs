@@ -427,31 +427,41 @@ impl GateSnapshot {
         GateSnapshot { trace, ..self }
     }
 
-    /// Adds the claims of a verified bearer token. A token that does not verify adds nothing; rules that count by a
-    /// claim deny a request with two different tokens.
+    /// Adds the claims of a verified bearer token. A token that does not verify adds nothing. Rules that count by a claim
+    /// deny a request with two different tokens; bans and rules for single users find the claims of its first and its
+    /// last one.
     pub fn identify<'a>(&self, hit: Hit<'a>, now: Time) -> Hit<'a> {
         let claims_needed = &self.fields.claims;
         let Some(keys) = self.live.jwt.as_ref().filter(|_| !claims_needed.is_empty()) else { return hit };
-        let claims = match single_token(&hit) {
-            Ok(Some(token)) => keys.verify(token, now.secs()),
-            Ok(None) => return hit,
-            Err(SeveralTokens) => return hit::with_too_many_values(hit, FieldSource::Jwt),
-        };
-        let Ok(claims) = claims else { return hit };
-        claims_needed.iter().fold(hit, |hit, name| match claims.get(name) {
-            Some(value) => hit.field(FieldSource::Jwt, name.to_string(), value.into_owned()),
-            None => hit,
-        })
+        let tokens = BearerTokens::of(&hit);
+        let is_ambiguous = tokens.last.is_some();
+        let verified = [tokens.first, tokens.last].map(|token| keys.verify(token?, now.secs()).ok());
+        let hit = verified.iter().flatten().fold(hit, |hit, claims| {
+            let values = claims_needed.iter().filter_map(|name| Some((name, claims.get(name)?)));
+            values.fold(hit, |hit, (name, value)| {
+                hit.field(FieldSource::Jwt, name.to_string(), value.into_owned())
+            })
+        });
+        if is_ambiguous { hit::with_too_many_values(hit, FieldSource::Jwt) } else { hit }
     }
 }
 
-struct SeveralTokens;
+/// The bearer tokens of a request. Which of several the API uses is unknown: the first or the last, in most servers.
+/// Verifying all of them would let a client order any amount of work.
+struct BearerTokens<'h> {
+    first: Option<&'h str>,
+    /// The last one that differs from the first.
+    last: Option<&'h str>,
+}
 
-/// The bearer token of a request. With several tokens, which one the API uses is unknown, and verifying all of them
-/// would let a client order any amount of work.
-fn single_token<'h>(hit: &'h Hit<'_>) -> Result<Option<&'h str>, SeveralTokens> {
-    let lines = hit::raw_values(hit, FieldSource::Header, "authorization");
-    let mut tokens = lines.flat_map(fields::bearer_tokens);
-    let first = tokens.next();
-    if tokens.any(|other| Some(other) != first) { Err(SeveralTokens) } else { Ok(first) }
+impl<'h> BearerTokens<'h> {
+    fn of(hit: &'h Hit<'_>) -> BearerTokens<'h> {
+        let lines = hit::raw_values(hit, FieldSource::Header, "authorization");
+        let words = lines.flat_map(fields::bearer_tokens);
+        // Proxies join lines of one name by commas; no token has one.
+        let mut tokens = words.flat_map(|word| word.split(',')).filter(|token| !token.is_empty());
+        let first = tokens.next();
+        let last = tokens.filter(|other| Some(*other) != first).last();
+        BearerTokens { first, last }
+    }
 }

@@ -68,6 +68,44 @@ fn two_different_tokens_are_denied_by_rules_that_count_by_a_claim() {
     assert_eq!(send("/other", "Bearer decoy"), 200);
 }
 
+/// With a decoy beside their token, banned users were not banned, and a user's own limit did not apply.
+#[test]
+fn a_second_token_hides_neither_a_ban_nor_a_users_own_limit() {
+    let folder = folder();
+    folder.configure(
+        "jwt: { keys_file: keys.json }
+identity: { user: 'jwt:sub' }
+rules: [{ id: own, uid: bob, url: /own, time: hour, requests: 100 }]
+bans: [{ key: 'user:ann' }]",
+    );
+    let server = Server::start_in(&folder);
+    let token = |sub: &str| signed(&json!({ "alg": "HS256" }), &json!({ "sub": sub }), &SECRET);
+    let raw = |path: &str, authorization: &str| send(&server, path, authorization);
+    let send = |path: &str, tokens: &[&str]| {
+        let tokens: Vec<_> = tokens.iter().map(|token| format!("Bearer {token}")).collect();
+        raw(path, &tokens.join(", "))
+    };
+    let [ann, bob, carol] = ["ann", "bob", "carol"].map(token);
+    assert_eq!(send("/", &[&ann]), 403);
+    assert_eq!(send("/own", &[&bob]), 200);
+    for decoy in ["decoy", &carol] {
+        for tokens in [[&ann, decoy], [decoy, &ann]] {
+            assert_eq!(send("/", &tokens), 403, "one of them is banned");
+        }
+        for tokens in [[&bob, decoy], [decoy, &bob]] {
+            assert_eq!(send("/own", &tokens), 429, "which of them is the user is ambiguous");
+            assert_eq!(send("/", &tokens), 200);
+        }
+        assert_eq!(
+            send("/", &[decoy, &ann, "another", &carol, decoy]),
+            200,
+            "servers use the first or the last"
+        );
+    }
+    assert_eq!(server.used("own", "user:bob"), [1]);
+    assert_eq!(raw("/", &format!("Bearer {ann},")), 403, "some servers split at commas");
+}
+
 /// A regression: servers that split at white space saw a token, and the rule none.
 #[test]
 fn no_white_space_hides_a_token() {
