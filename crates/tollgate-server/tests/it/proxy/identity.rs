@@ -142,6 +142,33 @@ fn a_body_is_read_only_for_rules_that_match() {
     assert_eq!(client.answer().text(), "body");
 }
 
+/// The body was not read where no general rule needed it.
+#[test]
+fn a_body_is_read_for_the_rule_of_a_single_user() {
+    let api = Api::echo();
+    let rule = "{ id: own, uid: ann, url: /own, time: hour, requests: 1 }";
+    let server = in_front_of(&api, &format!("identity: {{ user: 'json:user' }}\nrules: [{rule}]"));
+    let statuses =
+        || ["ann", "bob"].map(|user| post(&server, "/own", format!(r#"{{"user":"{user}"}}"#).as_bytes()));
+    assert_eq!(statuses(), [200, 200]);
+    assert_eq!(statuses(), [429, 200]);
+}
+
+/// A ban of the file was found everywhere, one of the ban list only where a rule read the body.
+#[test]
+fn a_body_is_read_for_a_ban_that_was_added_meanwhile() {
+    let api = Api::echo();
+    let server = in_front_of(&api, LOGIN);
+    let statuses = || {
+        ["ann", "bob"].map(|user| post(&server, "/other", format!(r#"{{"email":"{user}@x"}}"#).as_bytes()))
+    };
+    assert_eq!(statuses(), [200, 200]);
+    for key in ["email:ann@x", "json:email:bob@x"] {
+        server.admin("POST", "/v1/bans", format!(r#"{{"key":"{key}","for":"1h"}}"#));
+    }
+    assert_eq!(statuses(), [403, 403]);
+}
+
 pub const AMBIGUOUS: &str = "identity: { email: json:email }
 rules:
   - { id: login, match: POST /login, key: email, limit: 3/h }

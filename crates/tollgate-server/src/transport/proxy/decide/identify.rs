@@ -17,7 +17,7 @@ use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
 
 use crate::config::Balance;
-use crate::gate::GateSnapshot;
+use crate::gate::{Gate, GateSnapshot};
 use crate::queue::RequestSender;
 use crate::request_head;
 use crate::response::ProblemDetails;
@@ -77,7 +77,7 @@ impl ConnectionContext {
         let fields = &snapshot.fields;
         let client = self.peer.client(&parts.headers, snapshot.live.trust());
         let mut hit = request_head::hit(parts, host, client, fields);
-        if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(policy, &hit, route) {
+        if !fields.body.is_empty() && !upload.is_end_stream() && needs_body(gate, policy, &hit, route) {
             let encoding = FormEncoding::of(&parts.headers).map_err(IdentifyError::ContentType)?;
             let payer = self.budget_client(&parts.headers, snapshot);
             let reading = BodyPrefix::read(upload, encoding, &self.proxy.body_prefixes, payer);
@@ -123,8 +123,8 @@ fn unread_value(policy: &PolicySnapshot, client: IpAddr) -> String {
     format!("{{more}} {}", address::group(client, policy.settings().ipv6_prefix))
 }
 
-/// Whether the decision needs the body: it is read only if a matching rule or the balancing uses its fields.
-fn needs_body(policy: &PolicySnapshot, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
+/// Whether the decision needs the body: it is read only if a matching rule, a ban or the balancing uses its fields.
+fn needs_body(gate: &Gate, policy: &PolicySnapshot, hit: &Hit<'_>, route: &RouteSnapshot) -> bool {
     let balanced = match &route.config.balance {
         Balance::Hash(attribute) => {
             let source = policy.settings().identity.iter().find(|(name, _)| name == attribute);
@@ -132,7 +132,7 @@ fn needs_body(policy: &PolicySnapshot, hit: &Hit<'_>, route: &RouteSnapshot) -> 
         }
         _ => false,
     };
-    balanced || policy.depends_on(hit::target(hit), in_body)
+    balanced || policy.depends_on(hit::target(hit), &gate.engine.ban_attributes(), in_body)
 }
 
 fn in_body(attribute: &Attribute) -> bool {
