@@ -57,12 +57,17 @@ impl<'a> CheckRequest<'a> {
 
     /// `userId=&ipAddress=`
     pub fn from_query(query: &'a str) -> Result<Self, ProblemDetails> {
+        let mut names = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let name = pair.split('=').next().unwrap_or_default();
             if !matches!(name, "userId" | "ipAddress") {
                 let detail = format!("unknown parameter '{name}': use userId and ipAddress");
                 return Err(ProblemDetails::bad_field(name, detail));
             }
+            if names.contains(&name) {
+                return Err(ProblemDetails::bad_field(name, format!("'{name}' is given twice")));
+            }
+            names.push(name);
         }
         let value = |name| fields::query(query, name).filter(|value| !value.is_empty());
         Ok(CheckRequest {
@@ -236,6 +241,18 @@ mod tests {
         let problem =
             CheckRequest::parse(body.as_bytes()).and_then(|request| request.hit().map(drop)).expect_err(body);
         (problem.field.unwrap_or_default(), problem.detail)
+    }
+
+    /// The first of them was taken.
+    #[test]
+    fn a_parameter_of_a_query_that_is_given_twice_is_rejected() {
+        assert!(CheckRequest::from_query("userId=ann&ipAddress=10.0.0.1").is_ok());
+        for (query, name) in
+            [("userId=ann&userId=bob", "userId"), ("ipAddress=::1&userId=ann&ipAddress=::1", "ipAddress")]
+        {
+            let problem = CheckRequest::from_query(query).map(drop).expect_err(query);
+            assert_eq!(problem.field.as_deref(), Some(name), "{query}");
+        }
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub enum CheckError {
 /// The parts of a hit that are needed before it exists.
 #[derive(Default)]
 struct Target<'a> {
+    domain: Option<&'a str>,
     method: Option<&'a str>,
     host: Option<&'a str>,
     path: Option<&'a str>,
@@ -83,6 +84,7 @@ impl<'a> Check<'a> {
                 return Err(CheckError::TooLong { name: shown(name), max });
             }
             let single = match name {
+                "domain" => &mut target.domain,
                 "method" => &mut target.method,
                 "host" => &mut target.host,
                 "path" => &mut target.path,
@@ -100,8 +102,14 @@ impl<'a> Check<'a> {
             return Err(CheckError::Arity);
         }
         let [method, host, path] = [target.method, target.host, target.path].map(Option::unwrap_or_default);
-        let hit = Hit::on(method, host, path).cost(parse_cost(cost)?);
-        let hit = pairs.into_iter().try_fold(hit, |hit, (name, value)| with_attribute(hit, name, value))?;
+        let mut hit = Hit::on(method, host, path).cost(parse_cost(cost)?);
+        if let Some(domain) = target.domain {
+            hit = hit.domain(domain);
+        }
+        let mut identities = Vec::new();
+        for (name, value) in pairs {
+            hit = with_attribute(hit, &mut identities, name, value)?;
+        }
         Ok(Check { hit, mode, reply })
     }
 }
@@ -112,16 +120,25 @@ fn parse_cost(cost: Option<&str>) -> Result<u64, CheckError> {
     cost.ok_or_else(|| CheckError::Value { name: "COST".to_owned(), value: shown(text) })
 }
 
-fn with_attribute<'a>(hit: Hit<'a>, name: &'a str, value: &'a str) -> Result<Hit<'a>, CheckError> {
+/// Adds a named value. A field may have several; of the identities, `known` are those that the hit has.
+fn with_attribute<'a>(
+    hit: Hit<'a>,
+    known: &mut Vec<Attribute>,
+    name: &'a str,
+    value: &'a str,
+) -> Result<Hit<'a>, CheckError> {
     let bad = || CheckError::Value { name: shown(name), value: shown(value) };
-    if name == "domain" {
-        return Ok(hit.domain(value));
-    }
     let attribute = match Attribute::parse(name) {
         Ok(attribute) => attribute,
         Err(_) if is_attribute_name(name) => return Ok(hit.field(FieldSource::Attr, name, value)),
         Err(message) => return Err(CheckError::Attribute(message)),
     };
+    if !matches!(attribute, Attribute::Field(..)) {
+        if known.contains(&attribute) {
+            return Err(CheckError::Twice { name: shown(name) });
+        }
+        known.push(attribute.clone());
+    }
     Ok(match attribute {
         Attribute::Ip => hit.ip(parse_ip(value).ok_or_else(bad)?),
         Attribute::Mac => hit.mac(normal::mac(value).ok_or_else(bad)?.into_owned()),
