@@ -7,12 +7,13 @@ use crate::fingerprint::Secret;
 use crate::hit::{Hit, HitField};
 use crate::identity::{Attribute, FieldSource};
 use crate::request::Target;
+use crate::request::target::OtherReadings;
 
 /// A field's source, name and value.
 type OwnedField = (FieldSource, Box<str>, Box<str>);
 
 /// The texts of a hit in the order in which a copy has them: those that differ most often first.
-const PARTS: usize = 9;
+const PARTS: usize = 11;
 
 /// A hit without its cost, with texts of its own, one after the other in one allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,6 +30,7 @@ pub struct OwnedHit {
 
 fn parts<'h>(hit: &'h Hit<'_>) -> [Option<&'h str>; PARTS] {
     let target = hit.target();
+    let others = target.other_readings();
     [
         Some(target.path()),
         target.query(),
@@ -39,6 +41,8 @@ fn parts<'h>(hit: &'h Hit<'_>) -> [Option<&'h str>; PARTS] {
         Some(target.method()),
         Some(target.host()),
         Some(hit.domain_name()),
+        others.and_then(|others| others.resolved.as_deref()),
+        others.and_then(|others| others.literal.as_deref()),
     ]
 }
 
@@ -81,7 +85,9 @@ impl OwnedHit {
     pub fn hit(&self, cost: u64) -> Hit<'_> {
         let text = |n| self.part(n).unwrap_or_default();
         let given = |n| self.part(n).map(Cow::Borrowed);
-        let target = Target::canonical(text(6), text(7), text(0), self.part(1));
+        let reading = |n| self.part(n).map(str::to_owned);
+        let others = OtherReadings { resolved: reading(9), literal: reading(10) };
+        let target = Target::canonical(text(6), text(7), text(0), self.part(1), others);
         let mut hit = Hit::with_target(target).domain(text(8)).cost(cost);
         hit.ip = self.ip;
         hit.user = given(2);

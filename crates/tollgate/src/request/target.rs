@@ -1,8 +1,8 @@
 //! The canonical target of a request: method, host and path as rules match them.
 //!
 //! Invariant: the spellings of a target that servers treat as one resource become one text, otherwise a limit is
-//! bypassed by spelling. Where servers disagree (`%2F`, `\`, `;x=y`) the reading that matches more wins; where neither
-//! does (`/a;x=%2F../b`), decoding comes first. Any input has a target; a canonical one is borrowed, never copied.
+//! bypassed by spelling. Where servers disagree (`%2F`, `\`, `;x=y`) there is one canonical reading, and a rule that
+//! matches [another one](Target::other_readings) matches the request, too. In `/a;x=%2F../b` decoding comes first. Any input has a target; a canonical one is borrowed, never copied.
 //! Time and space are linear. This module must not know rules or patterns, and it bounds no length: the listener does.
 
 use std::borrow::Cow;
@@ -19,12 +19,27 @@ pub struct Target<'a> {
     host: Cow<'a, str>,
     path: Cow<'a, str>,
     query: Option<&'a str>,
+    other_readings: Option<Box<OtherReadings>>,
+}
+
+/// The path as servers read it for which an encoded slash, a backslash and `;` are data, where that differs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct OtherReadings {
+    /// With dot segments resolved.
+    pub(crate) resolved: Option<String>,
+    /// With dot segments as they are.
+    pub(crate) literal: Option<String>,
 }
 
 impl<'a> Target<'a> {
     /// No method, host or path.
-    pub(crate) const NONE: Target<'a> =
-        Target { method: Cow::Borrowed(""), host: Cow::Borrowed(""), path: Cow::Borrowed(""), query: None };
+    pub(crate) const NONE: Target<'a> = Target {
+        method: Cow::Borrowed(""),
+        host: Cow::Borrowed(""),
+        path: Cow::Borrowed(""),
+        query: None,
+        other_readings: None,
+    };
 
     /// Canonicalises a request's method, `Host` and request target.
     ///
@@ -35,7 +50,7 @@ impl<'a> Target<'a> {
         if raw_path.is_empty() || is_plain(raw_path.as_bytes()) {
             let host = host::canonical(host);
             let path = Cow::Borrowed(raw_path);
-            return Self { method: upper(method), host, path, query: None };
+            return Self { method: upper(method), host, path, query: None, other_readings: None };
         }
         let whole = raw_path.split_once('#').map_or(raw_path, |(before, _)| before);
         let (authority, local) = split_authority(whole).unwrap_or(("", whole));
@@ -47,12 +62,25 @@ impl<'a> Target<'a> {
         if host.is_empty() {
             host = host::canonical(authority);
         }
-        Self { method: upper(method), host, path: canonical_path(path), query }
+        let raw = path;
+        let path = canonical_path(raw);
+        let other_readings = match path {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(_) => OtherReadings::of(raw, &path),
+        };
+        Self { method: upper(method), host, path, query, other_readings }
     }
 
     /// A target of parts that are canonical already.
-    pub(crate) fn canonical(method: &'a str, host: &'a str, path: &'a str, query: Option<&'a str>) -> Self {
-        Target { method: Cow::Borrowed(method), host: Cow::Borrowed(host), path: Cow::Borrowed(path), query }
+    pub(crate) fn canonical(
+        method: &'a str,
+        host: &'a str,
+        path: &'a str,
+        query: Option<&'a str>,
+        other_readings: OtherReadings,
+    ) -> Self {
+        let [method, host, path] = [method, host, path].map(Cow::Borrowed);
+        Target { method, host, path, query, other_readings: other_readings.boxed() }
     }
 
     /// In ASCII upper case.
@@ -71,6 +99,17 @@ impl<'a> Target<'a> {
         &self.path
     }
 
+    /// Other readings of the path. A slash within a segment is written `%2F`.
+    pub(crate) fn other_readings(&self) -> Option<&OtherReadings> {
+        self.other_readings.as_deref()
+    }
+
+    /// The target in another reading of its path.
+    pub(crate) fn read_as<'p>(&'p self, path: &'p str) -> Target<'p> {
+        let [method, host] = [&*self.method, &*self.host].map(Cow::Borrowed);
+        Target { method, host, path: Cow::Borrowed(path), query: self.query, other_readings: None }
+    }
+
     /// The same target with its path in lower case.
     pub(crate) fn with_lower_path(mut self) -> Self {
         self.path = Cow::Owned(self.path.to_lowercase());
@@ -80,6 +119,44 @@ impl<'a> Target<'a> {
     /// Everything after the first `?`, as it was written.
     pub fn query(&self) -> Option<&'a str> {
         self.query
+    }
+}
+
+impl OtherReadings {
+    #[cold]
+    fn of(raw: &str, canonical: &str) -> Option<Box<OtherReadings>> {
+        let mut literal = String::with_capacity(raw.len() + 1);
+        let mut resolved = String::with_capacity(raw.len() + 1);
+        for segment in raw.split('/').filter(|segment| !segment.is_empty()) {
+            let segment =
+                percent::text(percent::decode(segment, Plus::Literal).collect()).replace('/', "%2F");
+            literal.push('/');
+            literal.push_str(&segment);
+            match &*segment {
+                "." => {}
+                ".." => resolved.truncate(resolved.rfind('/').unwrap_or(0)),
+                name => {
+                    resolved.push('/');
+                    resolved.push_str(name);
+                }
+            }
+        }
+        for path in [&mut literal, &mut resolved] {
+            if path.is_empty() {
+                path.push('/');
+            }
+        }
+        let literal = Some(literal).filter(|path| path != canonical && *path != resolved);
+        let resolved = Some(resolved).filter(|path| path != canonical);
+        OtherReadings { resolved, literal }.boxed()
+    }
+
+    fn boxed(self) -> Option<Box<OtherReadings>> {
+        Some(self).filter(|readings| *readings != OtherReadings::default()).map(Box::new)
+    }
+
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        [&self.resolved, &self.literal].into_iter().flatten().map(String::as_str)
     }
 }
 
@@ -239,6 +316,33 @@ mod tests {
         for raw in table.split_whitespace() {
             check(raw, "/api/login");
         }
+    }
+
+    #[test]
+    fn what_servers_disagree_on_has_other_readings() {
+        let others = |raw: &'static str| {
+            let target = Target::new("GET", "h", raw);
+            target.other_readings().map(|others| others.paths().map(str::to_owned).collect::<Vec<_>>())
+        };
+        let check = |raw, expected: &[&str]| {
+            assert_eq!(others(raw).unwrap_or_default(), expected, "{raw:?}");
+        };
+        for raw in ["/login", "//login/", "/%6Cogin", "/%c3%a9/", "/", "//", "", "/a?b=%2F;c", "http://h"] {
+            check(raw, &[]);
+        }
+        check("/s/a%2fb", &["/s/a%2Fb"]);
+        check("/s/a\\b", &["/s/a\\b"]);
+        check("/s/a%5Cb", &["/s/a\\b"]);
+        check("/s/;a", &["/s/;a"]);
+        check("/s/a;b", &["/s/a;b"]);
+        check("/x/../s/a%2Fb", &["/s/a%2Fb", "/x/../s/a%2Fb"]);
+        check("/s/..", &["/s/.."]);
+        check("/s/%2e%2E", &["/s/.."]);
+        check("/s/.", &["/s/."]);
+        check("/s/..;x", &["/s/..;x"]);
+        check("/s/..%2fx", &["/s/..%2Fx"]);
+        check("%2Fs", &["/%2Fs"]);
+        check("/a%2Fb/..", &["/", "/a%2Fb/.."]);
     }
 
     #[test]

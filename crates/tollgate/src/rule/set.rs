@@ -10,6 +10,7 @@ use crate::collections::PersistentVec;
 use crate::collections::hamt::{Hamt, Hashed, hash};
 use crate::identity::Attribute;
 use crate::request::Target;
+use crate::request::target::OtherReadings;
 use crate::rule::attribute_counts::AttributeCounts;
 use crate::rule::matcher::{Matcher, Matches};
 use crate::rule::rule_interner::RuleInterner;
@@ -183,7 +184,32 @@ impl RuleSet {
         user: impl Fn() -> Option<U>,
         matches: &mut Matches<'r>,
     ) {
-        self.matcher.find(&self.rules, target, user, matches);
+        self.matcher.find(&self.rules, target, &user, matches);
+        if let Some(readings) = target.other_readings() {
+            self.add_matching_readings(target, readings, &user, matches);
+        }
+    }
+
+    /// Adds the rules that match other readings of the path, while there is room: a client chooses the readings, and must not
+    /// displace a rule by them.
+    #[cold]
+    fn add_matching_readings<'r, U: AsRef<str>>(
+        &'r self,
+        target: &Target<'_>,
+        readings: &OtherReadings,
+        user: &impl Fn() -> Option<U>,
+        matches: &mut Matches<'r>,
+    ) {
+        for path in readings.paths() {
+            let mut more = Matches::new();
+            self.matcher.find(&self.rules, &target.read_as(path), user, &mut more);
+            for rule in more.iter().copied() {
+                if matches.len() < MAX_MATCHES && !matches.iter().any(|known| Arc::ptr_eq(known, rule)) {
+                    matches.push(rule);
+                }
+            }
+        }
+        matches.sort_unstable_by_key(|rule| rule.order());
     }
 
     /// The rules that apply to a target, in their order.

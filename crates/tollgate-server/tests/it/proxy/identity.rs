@@ -426,6 +426,7 @@ fn no_spelling_of_host_path_or_method_escapes_a_rule() {
     let rest = "rules:
   - { id: host, match: /host, host: api.example.com, limit: 1/h }
   - { id: path, match: /a/login, limit: 1/h }
+  - { id: parameter, match: '/search/{q}', limit: 1/h }
   - { id: get, match: GET /get, limit: 1/h }
   - { id: email, match: POST /email, key: 'json:email', limit: 1/h }
 ";
@@ -455,6 +456,12 @@ fn no_spelling_of_host_path_or_method_escapes_a_rule() {
         "//a//login",
     ] {
         assert_eq!(get("h", path), 429, "{path}");
+    }
+    assert_eq!(get("h", "/search/a"), 200);
+    for path in
+        ["/search/a%2Fb", "/search/;a", "/search/..;a", "/search/..", "/search/%5c", "//search/a%2fb/"]
+    {
+        assert_eq!(get("h", path), 429, "{path}: a parameter, for servers that decode it last");
     }
     assert_eq!(raw("HEAD /get HTTP/1.1\r\nhost: h\r\n\r\n"), 200);
     assert_eq!(get("h", "/get"), 429);

@@ -54,6 +54,26 @@ fn every_matching_rule_is_found() {
     check("", "", "", &[3]);
 }
 
+/// Servers that decode a parameter after they have split the path saw one; the rule saw another path.
+#[test]
+fn a_parameter_may_be_any_text_that_some_server_reads_as_one() {
+    let set = set(&["/search/{q}", "/search", "/{a}/{b}/{c}", "/**", ""]);
+    for path in ["/search/a%2Fb", "/search/a%5Cb", "/search/a\\b", "/search/;a", "/search/a;b"] {
+        let found = found(&set, &Target::new("GET", "h", path), None);
+        assert!(found.contains(&"r0".to_owned()), "{path}: {found:?}");
+    }
+    for path in
+        ["/search/..", "/search/%2e%2E", "/search/.", "/search/..;x", "/x/../search/a%2Fb", "//search//%2F"]
+    {
+        let found = found(&set, &Target::new("GET", "h", path), None);
+        assert!(found.contains(&"r0".to_owned()), "{path}: {found:?}");
+    }
+    let all = |path| found(&set, &Target::new("GET", "h", path), None);
+    assert_eq!(all("/search/a%2Fb"), ["r0", "r2", "r3", "r4"], "each rule once, in their order");
+    assert_eq!(all("/search/a/b"), ["r2", "r3", "r4"]);
+    assert_eq!(all("/search/%61"), ["r0", "r3", "r4"]);
+}
+
 #[test]
 fn no_spelling_escapes_its_rule() {
     let set = set(&["api.example.com|POST /login"]);
