@@ -229,8 +229,7 @@ impl Gate {
             central.claim(&id, self.now()).await?;
         }
         let policy = self.engine.policy();
-        let node = self.engine.node();
-        let settled = self.receipts.settle(receipt, settlement, &policy, node, self.now())?;
+        let settled = self.receipts.settle(receipt, settlement, &policy, self.now())?;
         let count = settled.len();
         settled.into_iter().for_each(|(receipt, cost)| self.settle(receipt, cost));
         Ok(count)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
-use ring::rand::SystemRandom;
+use ring::rand::{self, SystemRandom};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tollgate::Time;
@@ -27,26 +27,33 @@ use tollgate::internal::{EngineVerdict, PolicySnapshot};
 pub const MAX_AGE: Duration = Duration::from_secs(3_600);
 /// Bound on remembered settlements; with more than these in an hour, further ones are refused.
 const MAX_USED: usize = 1_000_000;
-const MAX_BYTES: usize = 16 << 10;
+/// As long as the body of a settlement: the keys of several rules may be long.
+const MAX_BYTES: usize = 256 << 10;
 
 pub struct Receipts {
     key: hmac::Key,
+    /// Distinguishes this process from earlier ones of the node, whose used receipts it does not know.
+    process: u64,
     used: Mutex<UsedReceipts>,
 }
 
 /// Receipts used in this hour and in the one before.
 #[derive(Default)]
 struct UsedReceipts {
-    current: HashSet<Id>,
-    previous: HashSet<Id>,
+    current: HashSet<(u64, Id)>,
+    previous: HashSet<(u64, Id)>,
     since: Time,
 }
 
+/// Unique within a process.
 type Id = (u32, u64, u64);
 
 #[derive(Serialize, Deserialize)]
 struct WireReceipt {
     id: Id,
+    /// Zero in receipts of earlier versions.
+    #[serde(default)]
+    process: u64,
     at: u64,
     charges: Vec<WireCharge>,
 }
@@ -74,8 +81,10 @@ type WireKeyPart = (Box<str>, Box<str>, bool);
 pub enum ReceiptError {
     #[error("the receipt is not valid")]
     Forged,
-    #[error("the receipt was issued by another node: settle it there")]
-    OtherNode,
+    #[error(
+        "the receipt was issued by another node, which has to settle it, or before this one was restarted"
+    )]
+    OtherProcess,
     #[error("the receipt is older than an hour: its charges stay")]
     Expired,
     #[error("the receipt was used already")]
@@ -106,7 +115,14 @@ impl Receipts {
     }
 
     fn new(key: hmac::Key) -> Receipts {
-        Receipts { key, used: Mutex::default() }
+        let process = rand::generate(&SystemRandom::new()).expect("the system has random numbers");
+        Receipts { key, process: u64::from_le_bytes(process.expose()), used: Mutex::default() }
+    }
+
+    /// Those of a process with this number.
+    #[cfg(feature = "testing")]
+    pub fn of_process(self, process: u64) -> Receipts {
+        Receipts { process, ..self }
     }
 
     /// The receipt of a verdict, if it charged anything.
@@ -124,7 +140,8 @@ impl Receipts {
             )
         });
         let id = (verdict.id.node, verdict.id.generation, verdict.id.sequence);
-        let written = WireReceipt { id, at: first.grant.at.nanos(), charges: charges.collect() };
+        let process = self.process;
+        let written = WireReceipt { id, process, at: first.grant.at.nanos(), charges: charges.collect() };
         let mut bytes = serde_json::to_vec(&written).expect("numbers and texts are valid JSON");
         let signature = hmac::sign(&self.key, &bytes);
         bytes.extend_from_slice(signature.as_ref());
@@ -137,17 +154,16 @@ impl Receipts {
         text: &str,
         settlement: Settlement,
         policy: &PolicySnapshot,
-        node: u32,
         now: Time,
     ) -> Result<Vec<(ChargeReceipt, u64)>, ReceiptError> {
         let written = self.read(text).ok_or(ReceiptError::Forged)?;
-        if written.id.0 != node && !written.is_central() {
-            return Err(ReceiptError::OtherNode);
+        if written.process != self.process && !written.is_central() {
+            return Err(ReceiptError::OtherProcess);
         }
         if now.since(Time::from_nanos(written.at)) >= MAX_AGE {
             return Err(ReceiptError::Expired);
         }
-        self.mark_used(written.id, now)?;
+        self.mark_used((written.process, written.id), now)?;
         Ok(written.charges.into_iter().filter_map(|charge| charge.settlement(settlement, policy)).collect())
     }
 
@@ -165,7 +181,7 @@ impl Receipts {
         serde_json::from_slice(written).ok()
     }
 
-    fn mark_used(&self, id: Id, now: Time) -> Result<(), ReceiptError> {
+    fn mark_used(&self, id: (u64, Id), now: Time) -> Result<(), ReceiptError> {
         let mut used = lock(&self.used);
         if now.since(used.since) >= MAX_AGE {
             used.previous = std::mem::take(&mut used.current);
@@ -269,10 +285,9 @@ mod tests {
         receipts: &Receipts,
         engine: &EngineCore,
         text: &str,
-        node: u32,
         now: Time,
     ) -> Result<usize, ReceiptError> {
-        let settled = receipts.settle(text, BACK, &engine.policy(), node, now)?;
+        let settled = receipts.settle(text, BACK, &engine.policy(), now)?;
         let count = settled.len();
         settled.into_iter().for_each(|(receipt, cost)| engine.settle(receipt, cost, now));
         Ok(count)
@@ -284,15 +299,28 @@ mod tests {
         let receipts = Receipts::with_random_key();
         let verdict = engine.check(&Hit::on("GET", "h", "/").cost(5), NOW);
         let text = receipts.write(&verdict).unwrap();
-        let node = verdict.id.node;
-        assert_eq!(settle(&receipts, &engine, &text, node, NOW), Ok(1));
-        assert_eq!(settle(&receipts, &engine, &text, node, NOW), Err(ReceiptError::Used));
+        assert_eq!(settle(&receipts, &engine, &text, NOW), Ok(1));
+        assert_eq!(settle(&receipts, &engine, &text, NOW), Err(ReceiptError::Used));
         assert!(engine.check(&Hit::on("GET", "h", "/").cost(5), NOW).allowed, "all of it was given back");
         let late = NOW + MAX_AGE;
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW + Duration::from_secs(60));
         let text = receipts.write(&verdict).unwrap();
-        assert_eq!(settle(&receipts, &engine, &text, node, late + MAX_AGE), Err(ReceiptError::Expired));
-        assert_eq!(settle(&receipts, &engine, &text, node + 1, late), Err(ReceiptError::OtherNode));
+        assert_eq!(settle(&receipts, &engine, &text, late + MAX_AGE), Err(ReceiptError::Expired));
+    }
+
+    /// A process with the secret of the one before it settled what that one had settled already, and took its own
+    /// receipts for those of the other: both count from one.
+    #[test]
+    fn a_receipt_of_an_earlier_process_is_not_settled_again() {
+        let receipts = [(); 2].map(|()| Receipts::with_key(b"secret"));
+        let [former, latter] = &receipts;
+        let [before, after] = [(); 2].map(|()| engine());
+        let hit = Hit::on("GET", "h", "/").cost(5);
+        let text = former.write(&before.check(&hit, NOW)).unwrap();
+        assert_eq!(settle(former, &before, &text, NOW), Ok(1));
+        let own = latter.write(&after.check(&hit, NOW)).unwrap();
+        assert_eq!(settle(latter, &after, &text, NOW), Err(ReceiptError::OtherProcess));
+        assert_eq!(settle(latter, &after, &own, NOW), Ok(1));
     }
 
     /// A store that is unreachable.
@@ -331,7 +359,7 @@ mod tests {
             let verdict = decided.await.verdict;
             assert!(verdict.allowed, "the share is 2 an hour");
             let text = receipts.write(&verdict).unwrap();
-            assert_eq!(settle(&receipts, &engine, &text, verdict.id.node, NOW), Ok(1));
+            assert_eq!(settle(&receipts, &engine, &text, NOW), Ok(1));
         }
     }
 
@@ -341,19 +369,15 @@ mod tests {
         let receipts = Receipts::with_random_key();
         let verdict = engine.check(&Hit::on("GET", "h", "/"), NOW);
         let text = receipts.write(&verdict).unwrap();
-        let node = verdict.id.node;
         for at in 0..text.len() {
             let mut touched = text.clone().into_bytes();
             touched[at] = if touched[at] == b'A' { b'B' } else { b'A' };
             let touched = String::from_utf8(touched).unwrap();
-            assert_eq!(settle(&receipts, &engine, &touched, node, NOW), Err(ReceiptError::Forged), "{at}");
+            assert_eq!(settle(&receipts, &engine, &touched, NOW), Err(ReceiptError::Forged), "{at}");
         }
-        assert_eq!(
-            settle(&Receipts::with_random_key(), &engine, &text, node, NOW),
-            Err(ReceiptError::Forged)
-        );
+        assert_eq!(settle(&Receipts::with_random_key(), &engine, &text, NOW), Err(ReceiptError::Forged));
         for nonsense in ["", "x", &"A".repeat(1 << 20)] {
-            assert_eq!(settle(&receipts, &engine, nonsense, node, NOW), Err(ReceiptError::Forged));
+            assert_eq!(settle(&receipts, &engine, nonsense, NOW), Err(ReceiptError::Forged));
         }
     }
 

@@ -87,12 +87,10 @@ pub fn is_key_set(text: &str) -> bool {
 pub fn settle(receipt: &str) -> Option<usize> {
     static POLICY: LazyLock<PolicySnapshot> =
         LazyLock::new(|| PolicySnapshot::from_yaml("rules: [{ id: a, limit: 5/m }]").expect("valid rules"));
-    let receipts = Receipts::with_key(&SECRET);
+    let receipts = Receipts::with_key(&SECRET).of_process(0);
     receipts.shared_id(receipt);
-    receipts
-        .settle(receipt, Settlement { cost: Some(0), status: None }, &POLICY, 0, NOW)
-        .ok()
-        .map(|all| all.len())
+    let settlement = Settlement { cost: Some(0), status: None };
+    receipts.settle(receipt, settlement, &POLICY, NOW).ok().map(|all| all.len())
 }
 
 /// A receipt with any contents and a valid signature.

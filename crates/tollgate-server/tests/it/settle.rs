@@ -1,7 +1,8 @@
 //! Receipts over the decision API: given back, corrected, and only once.
 
 use serde_json::{Value, json};
-use tollgate_testkit::Server;
+use tollgate_testkit::servers::redis::{Make, Redis};
+use tollgate_testkit::{Server, eventually};
 
 fn settle(server: &Server, body: &Value) -> u16 {
     server.request("POST", "/v1/settle", body.to_string()).status
@@ -97,4 +98,20 @@ fn nodes_that_share_a_secret_recognise_each_others_receipts() {
     let receipt = receipt(&one, &json!({ "receipt": true }));
     assert_eq!(settle(&other, &json!({ "receipt": receipt })), 409);
     assert_eq!(settle(&one, &json!({ "receipt": receipt })), 200);
+}
+
+/// Its text was longer than what was read of one, so a client with long keys held its permits until they expired.
+#[test]
+fn a_receipt_of_long_keys_is_settled() {
+    let Some(redis) = Redis::start(Make::Redis, "receipts of long keys") else { return };
+    let rule =
+        |id: &str| format!("  - {{ id: {id}, key: [user, email], algorithm: concurrency, limit: 1/m }}\n");
+    let rules: String = ["a", "b", "c", "d"].into_iter().map(rule).collect();
+    let server = Server::start(&format!("counters: {}\nstore_deadline: 5s\nrules:\n{rules}", redis.url()));
+    let long = "x".repeat(4_000);
+    let hit = json!({ "user": long, "email": format!("{long}@x.example") });
+    let receipt = receipt(&server, &hit);
+    assert_eq!(server.check(&hit).status, 429);
+    assert_eq!(settle(&server, &json!({ "receipt": receipt })), 200);
+    eventually("the permits are back", || server.check(&hit).status == 200);
 }

@@ -36,7 +36,7 @@ pub async fn settle(gate: &Gate, body: &[u8]) -> Result<FullResponse, ProblemDet
 fn receipt_problem(error: ReceiptError) -> ProblemDetails {
     let status = match error {
         ReceiptError::Forged => StatusCode::BAD_REQUEST,
-        ReceiptError::OtherNode | ReceiptError::Used => StatusCode::CONFLICT,
+        ReceiptError::OtherProcess | ReceiptError::Used => StatusCode::CONFLICT,
         ReceiptError::Expired => StatusCode::GONE,
         ReceiptError::TooMany | ReceiptError::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     };
