@@ -119,6 +119,30 @@ fn a_client_that_disconnects_is_refunded() {
     wait_for_used(&server, 1);
 }
 
+/// They keep their turns, those that leave are refunded, and the rule finds the rest if it comes back.
+#[test]
+fn held_requests_outlive_their_rule() {
+    let api = Api::echo();
+    let rule = "rules: [{ id: q, algorithm: leaky-bucket, limit: 20/m, burst: 4, max_wait: 5h }]";
+    let server = in_front_of(&api, rule);
+    let configure = |rules: &str, generations: &str| {
+        server.folder.configure(&format!("upstreams: ['{}']\n{rules}", api.url()));
+        server.wait_for_log(&format!("rules generation {generations}"));
+    };
+    assert_eq!(get(&server, "/", &[]).status, 200);
+    let mut held = hold_three(&server);
+    configure("rules: []", "1 → 2");
+    assert_eq!(get(&server, "/", &[]).status, 200, "a new one does not wait");
+    drop(held.remove(1));
+    wait_for_held(&server, 2);
+    configure(rule, "2 → 3");
+    eventually("the last place is free", || server.used("q", "")[0] <= 3);
+    for client in &mut held {
+        assert_eq!(client.answer().status, 200);
+    }
+    assert_eq!(metric(&server, "tollgate_held_requests"), 0);
+}
+
 #[test]
 fn only_what_has_more_than_hold_after_ahead_waits_and_may_leave() {
     let api = Api::echo();

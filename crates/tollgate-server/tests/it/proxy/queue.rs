@@ -64,6 +64,20 @@ fn excess_requests_are_sent_later_at_the_allowed_rate() {
 }
 
 #[test]
+fn queued_requests_outlive_their_rule() {
+    let api = Api::echo();
+    let server = in_front_of(&api, QUEUE);
+    let answers: Vec<_> = (0..4).map(|n| post(&server, &format!("job {n}"))).collect();
+    server.folder.configure(&format!("upstreams: ['{}']\nrules: []", api.url()));
+    server.wait_for_log("rules generation 1 → 2");
+    for answer in &answers[1..] {
+        assert_eq!(answer.status, 202, "{answer}");
+        eventually("it is done", || status_of(&server, answer)["status"] == "done");
+    }
+    assert_eq!(api.received().len(), 4, "each once");
+}
+
+#[test]
 fn the_response_to_a_queued_request_may_be_429() {
     let api = Api::echo();
     let server = in_front_of(&api, &format!("queue: {{ answer: 429 }}\n{QUEUE}"));
