@@ -163,7 +163,8 @@ impl Source {
             }
             Source::Log(text) => {
                 let mut log = AccessLog::of_text("log", text.clone());
-                let read = log.read_lines(|_| {}, |record, at| visit(&record.hit(fields), at, record.status));
+                let read =
+                    log.read_lines(fields, |_| {}, |record, at| visit(&record.hit(), at, record.status));
                 read.map(|read| SourceSpan {
                     from: read.first.map(Time::secs),
                     to: read.first.map(|_| read.last.secs()),
@@ -218,7 +219,7 @@ struct ClientOutcome {
 fn outcome(policy: PolicySnapshot, source: &Source, insight: &Insight) -> Result<Value, AccessLogError> {
     let fields = FieldSelection::of_policy(&policy, &[]);
     let plan = SimulationPlan { policy, memory_bytes: MEMORY_BYTES };
-    let mut simulation = Simulation::of_sample(plan, source.one_in());
+    let mut simulation = Simulation::of_sample(plan, source.one_in()).with_denied_keys();
     let mut clients: HashMap<String, ClientOutcome> = HashMap::new();
     let read = source.each(&fields, |hit, at, status| {
         let is_denied = simulation.decide(hit, at, status).is_some();
@@ -233,7 +234,7 @@ fn outcome(policy: PolicySnapshot, source: &Source, insight: &Insight) -> Result
         one.requests += 1;
         one.denied += u64::from(is_denied);
     })?;
-    let by_key = simulation.keys.by_rule(0);
+    let by_key = simulation.denied_keys(0);
     let mut by_rule: Vec<_> = simulation
         .policy
         .rules()

@@ -1,6 +1,7 @@
 //! Access logs: lines become hits, dated by the log's own clock.
 //!
-//! The format is recognised by the first line that has one. A line that cannot be read is counted and skipped. Time never
+//! A record has the fields that are selected, the same ones in every format that can hold them. The format is recognised by
+//! the first line that has one. A line that cannot be read is counted and skipped. Time never
 //! goes back, as in the server: a line dated before an earlier line is decided at the time of that line.
 
 use std::borrow::Cow;
@@ -48,9 +49,6 @@ pub enum AccessLogFormat {
     Csv,
 }
 
-/// Where a field comes from, its name and its value.
-type LogField<'a> = (FieldSource, Cow<'a, str>, Cow<'a, str>);
-
 /// One request of a log.
 #[derive(Default, Debug)]
 pub struct LogRecord<'a> {
@@ -66,16 +64,16 @@ pub struct LogRecord<'a> {
     method: Option<Cow<'a, str>>,
     host: Option<Cow<'a, str>>,
     path: Option<Cow<'a, str>>,
-    /// Headers with lower-case names, and attributes.
-    fields: SmallVec<[LogField<'a>; 4]>,
+    /// Headers with lower-case names, and attributes: the selected ones, each with its value.
+    fields: SmallVec<[(FieldSource, &'a str, Cow<'a, str>); 4]>,
     cost: Option<u64>,
     /// The status of the response.
     pub status: Option<u16>,
 }
 
 impl LogRecord<'_> {
-    /// The hit of the request, with the headers that the rules need.
-    pub fn hit(&self, needed: &FieldSelection) -> Hit<'_> {
+    /// The hit of the request.
+    pub fn hit(&self) -> Hit<'_> {
         let [method, host, path] =
             [&self.method, &self.host, &self.path].map(|part| part.as_deref().unwrap_or_default());
         let mut hit = Hit::on(method, host, path);
@@ -100,11 +98,8 @@ impl LogRecord<'_> {
         if let Some(cost) = self.cost {
             hit = hit.cost(cost);
         }
-        let is_needed = |source: FieldSource, name: &str| {
-            source != FieldSource::Header || needed.headers.iter().any(|header| header.as_str() == name)
-        };
-        for (source, name, value) in self.fields.iter().filter(|(source, name, _)| is_needed(*source, name)) {
-            hit = hit.field(*source, name.as_ref(), value.as_ref());
+        for (source, name, value) in &self.fields {
+            hit = hit.field(*source, *name, value.as_ref());
         }
         hit
     }
@@ -165,10 +160,10 @@ pub enum AccessLogError {
     UnknownFormat { line: u64, why: String },
 }
 
-enum LineParser {
+enum LineParser<'s> {
     Text,
     Json,
-    Csv(CsvColumns),
+    Csv(CsvColumns<'s>),
 }
 
 /// A log that is being read.
@@ -210,10 +205,15 @@ impl AccessLog {
         AccessLog { name: name.to_owned(), input, total_bytes: None, forced: None }
     }
 
-    /// Reads to the end; calls `visit` with each request and its time. Shows the progress, and prints an error.
-    pub fn read(&mut self, visit: impl FnMut(&LogRecord<'_>, Time)) -> Result<AccessLogSummary, Exit> {
+    /// Reads to the end; calls `visit` with each request, which has the selected fields, and its time. Shows the progress,
+    /// and prints an error.
+    pub fn read(
+        &mut self,
+        selection: &FieldSelection,
+        visit: impl FnMut(&LogRecord<'_>, Time),
+    ) -> Result<AccessLogSummary, Exit> {
         let progress = Progress::start(format!("reading {}", self.name), self.total_bytes);
-        let read = self.read_lines(|bytes| progress.at(bytes), visit);
+        let read = self.read_lines(selection, |bytes| progress.at(bytes), visit);
         drop(progress);
         read.map_err(|error| {
             let (hint, exit) = match error {
@@ -230,6 +230,7 @@ impl AccessLog {
     /// Like [`read`](Self::read), and prints nothing. `progress` receives the bytes so far.
     pub fn read_lines(
         &mut self,
+        selection: &FieldSelection,
         progress: impl Fn(u64),
         mut visit: impl FnMut(&LogRecord<'_>, Time),
     ) -> Result<AccessLogSummary, AccessLogError> {
@@ -256,7 +257,7 @@ impl AccessLog {
             }
             let result = match text_of(&line) {
                 Ok("") => continue,
-                Ok(text) => match parse(text, self.forced, &mut parser) {
+                Ok(text) => match parse(text, selection, self.forced, &mut parser) {
                     Ok(Some(record)) => {
                         let at = summary.date(&record);
                         visit(&record, at);
@@ -313,28 +314,29 @@ fn text_of(line: &[u8]) -> Result<&str, String> {
 }
 
 /// The request of a line; `None` for a header line. The format is fixed by the first line that has one.
-fn parse<'l>(
+fn parse<'l, 's: 'l>(
     line: &'l str,
+    selection: &'s FieldSelection,
     forced: Option<AccessLogFormat>,
-    parser: &mut Option<LineParser>,
+    parser: &mut Option<LineParser<'s>>,
 ) -> Result<Option<LogRecord<'l>>, String> {
     let record = match parser {
-        Some(LineParser::Text) => text_line::parse(line)?,
-        Some(LineParser::Json) => json_line::parse(line)?,
+        Some(LineParser::Text) => text_line::parse(line, selection)?,
+        Some(LineParser::Json) => json_line::parse(line, selection)?,
         Some(LineParser::Csv(columns)) => columns.parse(line)?,
         None if line.starts_with('{') && forced.is_none() => {
-            let record = json_line::parse(line)?;
+            let record = json_line::parse(line, selection)?;
             *parser = Some(LineParser::Json);
             record
         }
-        None => match CsvColumns::of_header(line) {
+        None => match CsvColumns::of_header(line, selection) {
             Ok(columns) => {
                 *parser = Some(LineParser::Csv(columns));
                 return Ok(None);
             }
             Err(why) if forced.is_some() => return Err(why),
             Err(_) => {
-                let record = text_line::parse(line)?;
+                let record = text_line::parse(line, selection)?;
                 *parser = Some(LineParser::Text);
                 record
             }
@@ -347,6 +349,19 @@ fn parse<'l>(
 }
 
 #[cfg(test)]
+mod testing {
+    use tollgate::internal::identity::Attribute;
+
+    use super::FieldSelection;
+
+    /// The fields of these attributes.
+    pub fn selection(attributes: &[&str]) -> FieldSelection {
+        let of = |name: &&str| FieldSelection::of_attribute(&Attribute::parse(name).expect("an attribute"));
+        attributes.iter().map(of).fold(FieldSelection::default(), |all, one| all.union(&one))
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -354,7 +369,7 @@ mod tests {
         let input = Box::new(io::Cursor::new(text.as_bytes().to_vec()));
         let mut log = AccessLog { name: "test".to_owned(), input, total_bytes: None, forced: None };
         let mut seen = Vec::new();
-        let summary = log.read(|record, at| {
+        let summary = log.read(&FieldSelection::default(), |record, at| {
             let path = record.path.as_deref().unwrap_or_default();
             seen.push((at.secs(), path.to_owned()));
         });

@@ -140,10 +140,8 @@ fn of_log(args: &SimulateArgs, log: &Path) -> Result<(String, SimulationReport),
     };
     let mut run = SimulationRun::new(plan, options);
     let mut log = AccessLog::open(log, args.format)?;
-    let summary = log.read(|record, at| {
-        let hit = record.hit(run.fields());
-        run.decide(&hit, at, record.status);
-    })?;
+    let fields = run.fields().clone();
+    let summary = log.read(&fields, |record, at| run.decide(&record.hit(), at, record.status))?;
     summary.print_notes(&log.name);
     let report = run.report(str::to_owned);
     Ok((

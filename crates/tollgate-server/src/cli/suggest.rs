@@ -62,10 +62,8 @@ fn of_log(args: &SuggestArgs, log: &std::path::Path) -> Result<(), Exit> {
         PeakQueryError::Pattern(_) => usage(wrong.to_string()),
     })?;
     let mut log = AccessLog::open(log, args.format)?;
-    let summary = log.read(|record, at| {
-        let hit = record.hit(counter.fields());
-        counter.add(&hit, at);
-    })?;
+    let fields = counter.fields().clone();
+    let summary = log.read(&fields, |record, at| _ = counter.add(&record.hit(), at))?;
     summary.print_notes(&log.name);
     let without_key = counter.without_key;
     if without_key > 0 {

@@ -19,6 +19,8 @@ pub struct FieldSelection {
     pub headers: Vec<HeaderName>,
     /// Fields of the body: `json:` or `form:`.
     pub body: BTreeSet<(FieldSource, Box<str>)>,
+    /// Attributes that a caller passes. Transports take all of them, a log has other fields as well.
+    pub attributes: BTreeSet<Box<str>>,
 }
 
 impl FieldSelection {
@@ -58,7 +60,8 @@ impl FieldSelection {
                 self.claims.insert(name.clone());
             }
             FieldSource::Json | FieldSource::Form => _ = self.body.insert((*source, name.clone())),
-            FieldSource::Query | FieldSource::Attr => {}
+            FieldSource::Attr => _ = self.attributes.insert(name.clone()),
+            FieldSource::Query => {}
         }
         self.headers.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         self.headers.dedup();
@@ -79,6 +82,7 @@ impl FieldSelection {
     pub fn covers(&self, other: &FieldSelection) -> bool {
         other.claims.is_subset(&self.claims)
             && other.body.is_subset(&self.body)
+            && other.attributes.is_subset(&self.attributes)
             && other.headers.iter().all(|name| self.headers.contains(name))
     }
 
@@ -86,6 +90,7 @@ impl FieldSelection {
         let mut both = self.clone();
         both.claims.extend(other.claims.iter().cloned());
         both.body.extend(other.body.iter().cloned());
+        both.attributes.extend(other.attributes.iter().cloned());
         both.headers.extend(other.headers.iter().cloned());
         both.headers.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         both.headers.dedup();

@@ -2,33 +2,45 @@
 
 use std::borrow::Cow;
 
+use tollgate::internal::http::FieldSelection;
+
 use super::LogRecord;
-use super::field_names::UnknownNames;
+use super::field_names::LogField;
 
 const MAX_COLUMNS: usize = 256;
 const TIME_COLUMNS: [&str; 6] = ["time", "ts", "timestamp", "@timestamp", "time_iso8601", "msec"];
 
-pub struct CsvColumns(Vec<String>);
+/// Each with its name; without a field if no rule needs it.
+pub struct CsvColumns<'s>(Vec<(String, Option<LogField<'s>>)>);
 
-impl CsvColumns {
+impl<'s> CsvColumns<'s> {
     /// The columns, if a line is a header with a time.
-    pub fn of_header(line: &str) -> Result<CsvColumns, String> {
+    pub fn of_header(line: &str, selection: &'s FieldSelection) -> Result<CsvColumns<'s>, String> {
         let line = line.strip_prefix('\u{feff}').unwrap_or(line);
         let names: Vec<String> = fields(line)?.into_iter().map(|name| name.trim().to_owned()).collect();
         if !names.iter().any(|name| TIME_COLUMNS.contains(&name.as_str())) {
             return Err(format!("the header has no column of {}", TIME_COLUMNS.join(", ")));
         }
-        Ok(CsvColumns(names))
+        let column = |name: String| {
+            let field = LogField::of(&name, selection);
+            (name, field)
+        };
+        Ok(CsvColumns(names.into_iter().map(column).collect()))
     }
 
-    pub fn parse<'l>(&self, line: &'l str) -> Result<LogRecord<'l>, String> {
+    pub fn parse<'l>(&self, line: &'l str) -> Result<LogRecord<'l>, String>
+    where
+        's: 'l,
+    {
         let values = fields(line)?;
         if values.len() != self.0.len() {
             return Err(format!("{} fields instead of {}", values.len(), self.0.len()));
         }
         let mut record = LogRecord::default();
-        for (name, value) in self.0.iter().zip(values) {
-            record.set(name, value, UnknownNames::Attributes)?;
+        for ((name, field), value) in self.0.iter().zip(values) {
+            if let Some(field) = field {
+                record.set(*field, name, value)?;
+            }
         }
         Ok(record)
     }
@@ -77,21 +89,24 @@ fn unquote(text: &str) -> Result<(Cow<'_, str>, &str), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::access_log::testing::selection;
 
     #[test]
     fn columns_are_fields_and_attributes() {
-        let columns = CsvColumns::of_header("time,ip,user,path,plan").expect("a header");
-        let record = columns.parse(r#"1767225600,192.0.2.7,"a ""b"", c",/x,pro"#).expect("a record");
+        let selection = selection(&["attr:plan"]);
+        let columns = CsvColumns::of_header("time,ip,user,path,plan,other", &selection).expect("a header");
+        let record = columns.parse(r#"1767225600,192.0.2.7,"a ""b"", c",/x,pro,x"#).expect("a record");
         assert_eq!(record.user.as_deref(), Some(r#"a "b", c"#));
         assert_eq!(record.path.as_deref(), Some("/x"));
-        let attributes: Vec<_> = record.fields.iter().map(|(_, name, value)| (&**name, &**value)).collect();
+        let attributes: Vec<_> = record.fields.iter().map(|(_, name, value)| (*name, &**value)).collect();
         assert_eq!(attributes, [("plan", "pro")]);
     }
 
     #[test]
     fn other_lines_are_rejected_with_a_reason() {
-        assert!(CsvColumns::of_header("ip,user").is_err());
-        let columns = CsvColumns::of_header("time,user").expect("a header");
+        let selection = FieldSelection::default();
+        assert!(CsvColumns::of_header("ip,user", &selection).is_err());
+        let columns = CsvColumns::of_header("time,user", &selection).expect("a header");
         for (line, why) in [
             ("1", "1 fields instead of 2"),
             ("1,\"a", "not closed"),

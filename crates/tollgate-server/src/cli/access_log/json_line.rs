@@ -4,18 +4,20 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use tollgate::internal::http::FieldSelection;
 
 use super::LogRecord;
-use super::field_names::UnknownNames;
+use super::field_names::LogField;
 
 /// Caddy nests two levels: `request.headers`.
 const MAX_DEPTH: u8 = 3;
 
-pub fn parse(line: &str) -> Result<LogRecord<'_>, String> {
+pub fn parse<'l>(line: &'l str, selection: &'l FieldSelection) -> Result<LogRecord<'l>, String> {
     let mut record = LogRecord::default();
     let mut problem = None;
     let mut json = serde_json::Deserializer::from_str(line);
-    let level = LineObject { record: &mut record, problem: &mut problem, kind: ObjectKind::Fields, depth: 0 };
+    let (kind, depth) = (ObjectKind::Fields, 0);
+    let level = LineObject { selection, record: &mut record, problem: &mut problem, kind, depth };
     let read = json.deserialize_map(level).and_then(|()| json.end());
     read.map_err(|error| format!("not a JSON object: {error}"))?;
     problem.map_or(Ok(record), Err)
@@ -28,8 +30,21 @@ enum ObjectKind {
     Attributes,
 }
 
+impl ObjectKind {
+    /// The kind of a member that is an object; `None` for one that is not read.
+    fn of_member(name: &str) -> Option<ObjectKind> {
+        match name {
+            "request" => Some(ObjectKind::Fields),
+            "headers" => Some(ObjectKind::Headers),
+            "attributes" => Some(ObjectKind::Attributes),
+            _ => None,
+        }
+    }
+}
+
 /// An object of the line.
 struct LineObject<'r, 'a> {
+    selection: &'a FieldSelection,
     record: &'r mut LogRecord<'a>,
     problem: &'r mut Option<String>,
     kind: ObjectKind,
@@ -37,18 +52,19 @@ struct LineObject<'r, 'a> {
 }
 
 impl<'a> LineObject<'_, 'a> {
-    fn set(&mut self, name: &str, value: Cow<'a, str>) {
+    fn field(&self, name: &str) -> Option<LogField<'a>> {
         match self.kind {
-            ObjectKind::Headers => self.record.header(name, value),
-            ObjectKind::Fields | ObjectKind::Attributes => {
-                let unknown = match self.kind {
-                    ObjectKind::Attributes => UnknownNames::Attributes,
-                    _ => UnknownNames::Ignored,
-                };
-                if let Err(why) = self.record.set(name, value, unknown) {
-                    self.problem.get_or_insert(why);
-                }
-            }
+            ObjectKind::Fields => LogField::of(name, self.selection),
+            ObjectKind::Headers => LogField::header(name, self.selection),
+            ObjectKind::Attributes => LogField::attribute(name, self.selection),
+        }
+    }
+
+    fn set(&mut self, field: Option<LogField<'a>>, name: &str, value: Cow<'a, str>) {
+        if let Some(field) = field
+            && let Err(why) = self.record.set(field, name, value)
+        {
+            self.problem.get_or_insert(why);
         }
     }
 }
@@ -62,7 +78,13 @@ impl<'de> Visitor<'de> for LineObject<'_, 'de> {
 
     fn visit_map<M: MapAccess<'de>>(mut self, mut map: M) -> Result<(), M::Error> {
         while let Some(name) = map.next_key_seed(BorrowedText)? {
-            map.next_value_seed(LineMember { level: &mut self, name: &name })?;
+            let field = self.field(&name);
+            let object = ObjectKind::of_member(&name).filter(|_| self.depth + 1 < MAX_DEPTH);
+            if field.is_none() && object.is_none() {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            map.next_value_seed(LineMember { level: &mut self, name: &name, field, object })?;
         }
         Ok(())
     }
@@ -72,6 +94,15 @@ impl<'de> Visitor<'de> for LineObject<'_, 'de> {
 struct LineMember<'f, 'r, 'a> {
     level: &'f mut LineObject<'r, 'a>,
     name: &'f str,
+    field: Option<LogField<'a>>,
+    /// If the value is an object.
+    object: Option<ObjectKind>,
+}
+
+impl<'a> LineMember<'_, '_, 'a> {
+    fn set(self, value: Cow<'a, str>) {
+        self.level.set(self.field, self.name, value);
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for LineMember<'_, '_, 'de> {
@@ -90,33 +121,37 @@ impl<'de> Visitor<'de> for LineMember<'_, '_, 'de> {
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<(), E> {
-        self.level.set(self.name, Cow::Borrowed(text));
+        self.set(Cow::Borrowed(text));
         Ok(())
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.level.set(self.name, Cow::Owned(text.to_owned()));
+        self.set(Cow::Owned(text.to_owned()));
         Ok(())
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        self.level.set(self.name, Cow::Owned(number.to_string()));
+        self.set(Cow::Owned(number.to_string()));
         Ok(())
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        self.level.set(self.name, Cow::Owned(number.to_string()));
+        self.set(Cow::Owned(number.to_string()));
         Ok(())
     }
 
     fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        // Six digits: what a number of seconds since 1970 holds.
-        self.level.set(self.name, Cow::Owned(format!("{number:.6}")));
+        let text = match self.field {
+            // Six digits: what a number of seconds since 1970 holds.
+            Some(LogField::Time { .. }) => format!("{number:.6}"),
+            _ => number.to_string(),
+        };
+        self.set(Cow::Owned(text));
         Ok(())
     }
 
     fn visit_bool<E>(self, value: bool) -> Result<(), E> {
-        self.level.set(self.name, Cow::Borrowed(if value { "true" } else { "false" }));
+        self.set(Cow::Borrowed(if value { "true" } else { "false" }));
         Ok(())
     }
 
@@ -124,29 +159,24 @@ impl<'de> Visitor<'de> for LineMember<'_, '_, 'de> {
         Ok(())
     }
 
-    /// Caddy writes every header as a list.
+    /// Headers and attributes may have several values; Caddy writes every header as a list.
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<(), S::Error> {
-        if self.level.kind != ObjectKind::Headers {
+        let LineMember { level, name, field, .. } = self;
+        if !matches!(field, Some(LogField::Selected(..))) {
             while list.next_element::<IgnoredAny>()?.is_some() {}
             return Ok(());
         }
-        while list.next_element_seed(LineMember { level: self.level, name: self.name })?.is_some() {}
+        while list.next_element_seed(LineMember { level, name, field, object: None })?.is_some() {}
         Ok(())
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        let kind = match self.name {
-            "headers" => ObjectKind::Headers,
-            "attributes" => ObjectKind::Attributes,
-            _ => ObjectKind::Fields,
-        };
-        let is_read = matches!(self.name, "request" | "headers" | "attributes");
-        if !is_read || self.level.depth + 1 >= MAX_DEPTH {
+        let Some(kind) = self.object else {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(());
-        }
-        let LineObject { record, problem, depth, .. } = self.level;
-        LineObject { record, problem, kind, depth: *depth + 1 }.visit_map(map)
+        };
+        let LineObject { selection, record, problem, depth, .. } = self.level;
+        LineObject { selection: *selection, record, problem, kind, depth: *depth + 1 }.visit_map(map)
     }
 }
 
@@ -182,9 +212,15 @@ mod tests {
     use tollgate::Time;
 
     use super::*;
+    use crate::cli::access_log::testing::selection;
+
+    fn parse_with(line: &str, needed: &[&str]) -> Result<LogRecord<'static>, String> {
+        parse(line.to_owned().leak(), Box::leak(Box::new(selection(needed))))
+    }
 
     fn check(line: &str, method: &str, path: &str, host: &str) -> LogRecord<'static> {
-        let record = parse(line.to_owned().leak()).unwrap_or_else(|why| panic!("{why}: {line}"));
+        let needed = ["header:user-agent", "header:x-api-key"];
+        let record = parse_with(line, &needed).unwrap_or_else(|why| panic!("{why}: {line}"));
         assert_eq!(record.at, Some(Time::from_nanos(1_767_225_600_250_000_000)), "{line}");
         assert_eq!(record.ip, Some("192.0.2.7".parse().expect("an address")), "{line}");
         assert_eq!(record.method.as_deref(), Some(method), "{line}");
@@ -199,16 +235,41 @@ mod tests {
         let caddy = r#"{"level":"info","ts":1767225600.25,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"10.0.0.1","remote_port":"41342","client_ip":"192.0.2.7","proto":"HTTP/2.0","method":"GET","host":"example.com","uri":"/a?b=c","headers":{"User-Agent":["curl/8"],"X-Api-Key":["k1"]},"tls":{"resumed":false}},"bytes_read":0,"user_id":"ann","duration":0.0009,"size":12,"status":200,"resp_headers":{"Server":["Caddy"]}}"#;
         let record = check(caddy, "GET", "/a?b=c", "example.com");
         assert_eq!(record.user.as_deref(), Some("ann"));
-        let headers: Vec<_> = record.fields.iter().map(|(_, name, value)| (&**name, &**value)).collect();
+        let headers: Vec<_> = record.fields.iter().map(|(_, name, value)| (*name, &**value)).collect();
         assert_eq!(headers, [("user-agent", "curl/8"), ("x-api-key", "k1")]);
 
         let traefik = r#"{"ClientAddr":"192.0.2.7:5011","ClientHost":"192.0.2.7","ClientUsername":"-","DownstreamStatus":200,"Duration":12,"RequestHost":"example.com","RequestMethod":"POST","RequestPath":"/login","StartUTC":"2026-01-01T00:00:00.25Z","request_User-Agent":"curl/8","time":"2026-01-01T00:00:01Z"}"#;
         let record = check(traefik, "POST", "/login", "example.com");
-        assert_eq!((record.user, record.fields[0].1.as_ref()), (None, "user-agent"));
+        assert_eq!((record.user, record.fields[0].1), (None, "user-agent"));
 
         let nginx = r#"{"time_local":"01/Jan/2026:00:00:00 +0000","msec":"1767225600.250","remote_addr":"192.0.2.7","remote_user":"","request":"GET /x HTTP/1.1","status":"200","http_host":"example.com","http_x_api_key":"k1","request_time":"0.001"}"#;
         let record = check(nginx, "GET", "/x", "example.com");
-        assert!(record.fields.iter().any(|(_, name, value)| name == "x-api-key" && value == "k1"));
+        assert!(record.fields.iter().any(|(_, name, value)| *name == "x-api-key" && value == "k1"));
+    }
+
+    /// A regression: a field that no server writes was an attribute in CSV and nothing in JSON, and a member of
+    /// `attributes` with the name of a field was that field.
+    #[test]
+    fn fields_that_rules_name_are_attributes_as_in_csv() {
+        let needed = ["attr:plan", "attr:user", "attr:weight", "header:x-plan"];
+        let attributes = |line: &str| {
+            let record = parse_with(line, &needed).unwrap_or_else(|why| panic!("{why}: {line}"));
+            let fields = record.fields.iter();
+            let fields = fields.map(|(source, name, value)| format!("{source:?}:{name}={value}"));
+            (record.user.map(Cow::into_owned), fields.collect::<Vec<_>>().join(" "))
+        };
+        for (fields, user, expected) in [
+            (r#""plan":"pro","level":"info","size":12"#, None, "Attr:plan=pro"),
+            (r#""attr:plan":"pro","user":"ann""#, Some("ann"), "Attr:plan=pro"),
+            (r#""attributes":{"plan":["pro","free"],"status":"x"}"#, None, "Attr:plan=pro Attr:plan=free"),
+            (r#""attributes":{"user":"bob"},"user":"ann""#, Some("ann"), "Attr:user=bob"),
+            (r#""weight":1.5,"plan":2"#, None, "Attr:weight=1.5 Attr:plan=2"),
+            (r#""headers":{"X-Plan":["pro"],"plan":"x"}"#, None, "Header:x-plan=pro"),
+            (r#""request":{"plan":"pro"},"http_x_plan":"a""#, None, "Attr:plan=pro Header:x-plan=a"),
+        ] {
+            let found = attributes(&format!(r#"{{"ts":1767225600,{fields}}}"#));
+            assert_eq!((found.0.as_deref(), &*found.1), (user, expected), "{fields}");
+        }
     }
 
     #[test]
@@ -221,10 +282,10 @@ mod tests {
             (r#"{"ip": "x"}"#, "'ip' is not an IP address"),
             (r#"{"cost": -1}"#, "'cost' is not a number"),
         ] {
-            let found = parse(line).expect_err(line);
+            let found = parse_with(line, &[]).expect_err(line);
             assert!(found.contains(why), "{line}: {found}");
         }
         let deep = format!("{}{}", r#"{"request":"#.repeat(5000), "}".repeat(5000));
-        assert!(parse(&deep).is_err());
+        assert!(parse_with(&deep, &[]).is_err());
     }
 }

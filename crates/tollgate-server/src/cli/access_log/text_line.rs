@@ -4,12 +4,13 @@
 
 use std::borrow::Cow;
 
-use tollgate::internal::identity::FieldSource;
+use tollgate::internal::http::FieldSelection;
 use tollgate::internal::identity::address::parse_ip;
 
+use super::field_names::LogField;
 use super::{LogRecord, timestamp};
 
-pub fn parse(line: &str) -> Result<LogRecord<'_>, String> {
+pub fn parse<'l>(line: &'l str, selection: &'l FieldSelection) -> Result<LogRecord<'l>, String> {
     let mut record = LogRecord::default();
     let (mut first, mut rest) = line.split_once(' ').ok_or("not a line of an access log")?;
     record.ip = parse_ip(first);
@@ -31,8 +32,9 @@ pub fn parse(line: &str) -> Result<LogRecord<'_>, String> {
     if let Some((referer, rest)) = words.nth(1).and_then(quoted) {
         let agent = quoted(rest).map(|(agent, _)| agent);
         for (name, value) in [("referer", Some(referer)), ("user-agent", agent)] {
-            let value = value.and_then(present);
-            record.fields.extend(value.map(|value| (FieldSource::Header, Cow::Borrowed(name), value)));
+            if let (Some(field), Some(value)) = (LogField::header(name, selection), value) {
+                record.set(field, name, Cow::Borrowed(value))?;
+            }
         }
     }
     Ok(record)
@@ -81,20 +83,22 @@ fn quoted(text: &str) -> Option<(&str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::access_log::testing::selection;
 
     #[test]
     fn common_and_combined_lines_are_read() {
         let line = r#"192.0.2.7 - ann lee [01/Jan/2026:00:00:00 +0000] "POST /login?a=b HTTP/2.0" 401 12 "-" "a \"quoted\" agent""#;
-        let record = parse(line).expect("a valid line");
+        let needed = selection(&["header:user-agent", "header:referer"]);
+        let record = parse(line, &needed).expect("a valid line");
         assert_eq!(record.user.as_deref(), Some("ann lee"));
         assert_eq!((record.method.as_deref(), record.path.as_deref()), (Some("POST"), Some("/login?a=b")));
         assert_eq!(record.status, Some(401));
-        let fields: Vec<_> = record.fields.iter().map(|(_, name, value)| (&**name, &**value)).collect();
+        let fields: Vec<_> = record.fields.iter().map(|(_, name, value)| (*name, &**value)).collect();
         assert_eq!(fields, [("user-agent", r#"a \"quoted\" agent"#)]);
 
         let line =
             r#"api.example.com:443 2001:db8::1 - - [01/Jan/2026:00:00:00 +0000] "GET / HTTP/1.1" 200 -"#;
-        let record = parse(line).expect("a valid line");
+        let record = parse(line, &needed).expect("a valid line");
         assert_eq!(record.host.as_deref(), Some("api.example.com"));
         assert_eq!((record.user, record.status), (None, Some(200)));
     }
@@ -109,7 +113,7 @@ mod tests {
             (r#"192.0.2.7 - - [01/Jan/2026:00:00:00 +0000] "" 400 0"#, "not a request line"),
             (r#"192.0.2.7 - - [01/Jan/2026:00:00:00 +0000] "GET /"#, "no \"request\""),
         ] {
-            let found = parse(line).expect_err(line);
+            let found = parse(line, &selection(&[])).expect_err(line);
             assert!(found.contains(why), "{line}: {found}");
         }
     }

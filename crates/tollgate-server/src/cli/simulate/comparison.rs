@@ -28,11 +28,17 @@ impl Comparison {
     }
 
     /// Decides a request under the old configuration; `new` is the denial by the new one.
-    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>, new: Option<&SimulatedDenial>) {
+    pub fn decide(
+        &mut self,
+        hit: &Hit<'_>,
+        at: Time,
+        status: Option<u16>,
+        new: Option<&SimulatedDenial<'_>>,
+    ) {
         match (self.old.decide(hit, at, status), new) {
             (None, Some(denial)) => {
                 self.newly_denied += 1;
-                self.keys.add(&denial.rule, &denial.key, &mut self.key_text);
+                self.keys.add(denial.rule(), &denial.key(hit), &mut self.key_text);
             }
             (Some(_), None) => self.newly_allowed += 1,
             _ => {}

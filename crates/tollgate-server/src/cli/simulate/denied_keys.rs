@@ -1,4 +1,5 @@
-//! How often each key was denied by each rule: exact up to a bound of keys, beyond it with a stated error.
+//! How often each key was denied by each rule: exact up to a bound of keys and of their length, beyond it with a stated
+//! error.
 //!
 //! When the table is full, the keys with the lowest counts are dropped (lossy counting). A key that comes back starts at
 //! zero, so the true count lies within `[count, count + error]`.
@@ -7,19 +8,29 @@ use std::collections::HashMap;
 
 /// Keys of all rules together.
 const MAX_KEYS: usize = 1 << 19;
+/// Of the text of all keys: a client may choose a long one, such as a user agent.
+const MAX_TEXT_BYTES: usize = 32 << 20;
 /// Between a rule's id and a key; neither contains it.
 const SEPARATOR: char = '\n';
 
 pub struct DeniedKeys {
     counts: HashMap<Box<str>, u64>,
+    text_bytes: usize,
     max_keys: usize,
+    max_text_bytes: usize,
     /// The largest count of a key that was dropped.
     pub error: u64,
 }
 
 impl Default for DeniedKeys {
     fn default() -> DeniedKeys {
-        DeniedKeys { counts: HashMap::new(), max_keys: MAX_KEYS, error: 0 }
+        DeniedKeys {
+            counts: HashMap::new(),
+            text_bytes: 0,
+            max_keys: MAX_KEYS,
+            max_text_bytes: MAX_TEXT_BYTES,
+            error: 0,
+        }
     }
 }
 
@@ -43,9 +54,13 @@ impl DeniedKeys {
             *count += 1;
             return;
         }
-        if self.counts.len() >= self.max_keys {
+        let is_full = |keys: &DeniedKeys| {
+            keys.counts.len() >= keys.max_keys || keys.text_bytes + buffer.len() > keys.max_text_bytes
+        };
+        while !self.counts.is_empty() && is_full(self) {
             self.drop_lower_half();
         }
+        self.text_bytes += buffer.len();
         self.counts.insert(buffer.as_str().into(), 1);
     }
 
@@ -55,6 +70,7 @@ impl DeniedKeys {
         let (_, median, _) = counts.select_nth_unstable(middle);
         let least = *median;
         self.counts.retain(|_, count| *count > least);
+        self.text_bytes = self.counts.keys().map(|key| key.len()).sum();
         self.error += least;
     }
 
@@ -105,5 +121,24 @@ mod tests {
         let mut worst: Vec<_> = denials.worst.iter().map(|(key, _)| *key).collect();
         worst.sort_unstable();
         assert_eq!(worst, ["0", "1", "2", "3"], "the frequent keys are found");
+    }
+
+    /// A regression: half a million keys were kept, however long clients had made them.
+    #[test]
+    fn long_keys_are_bounded_by_their_bytes_and_the_frequent_one_is_found() {
+        let mut keys = DeniedKeys { max_text_bytes: 100_000, ..DeniedKeys::default() };
+        let mut buffer = String::new();
+        for n in 0..1_000 {
+            let agent = format!("{n:04}{}", "x".repeat(4_000));
+            keys.add("rule", &agent, &mut buffer);
+            keys.add("rule", "often", &mut buffer);
+            let held: usize = keys.counts.keys().map(|key| key.len()).sum();
+            assert_eq!(held, keys.text_bytes);
+            assert!(held <= 100_000, "{held}");
+        }
+        assert_eq!(keys.by_rule(1)["rule"].worst, [("often", 1_000)]);
+        let beyond_the_bound = "y".repeat(200_000);
+        keys.add("rule", &beyond_the_bound, &mut buffer);
+        assert_eq!(keys.counts.len(), 1, "the largest one takes the place of all others");
     }
 }

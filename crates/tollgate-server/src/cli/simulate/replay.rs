@@ -1,6 +1,6 @@
 //! One policy on the requests of a log: the engine of the server, with the time of the log.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use tollgate::internal::engine::{EngineSetup, LogKeys};
@@ -13,14 +13,13 @@ use tollgate::internal::{EngineCore, EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
 
 use super::SimulationPlan;
-use super::denied_keys::DeniedKeys;
+use super::denied_keys::{DenialsByRule, DeniedKeys};
 use crate::cli::replay_settlement;
 
-/// The rule and the key of a denied request.
-pub struct SimulatedDenial {
-    /// Empty for a ban.
-    pub rule: String,
-    pub key: String,
+/// A denied request.
+pub struct SimulatedDenial<'s> {
+    policy: &'s PolicySnapshot,
+    verdict: EngineVerdict,
 }
 
 pub struct Simulation {
@@ -30,8 +29,8 @@ pub struct Simulation {
     /// Requests that would be denied, by a limit or a ban.
     pub denied: u64,
     pub banned: u64,
-    /// The denied keys of each rule, shadow rules included.
-    pub keys: DeniedKeys,
+    /// The denied keys of each rule, shadow rules included, if they are counted.
+    keys: Option<DeniedKeys>,
     /// Attributes of rules that no request has had so far.
     pub unseen: Vec<Attribute>,
     /// For requests of a sample of clients.
@@ -67,11 +66,26 @@ impl Simulation {
             requests: 0,
             denied: 0,
             banned: 0,
-            keys: DeniedKeys::default(),
+            keys: None,
             unseen,
             sampled: None,
             key_text: String::new(),
         }
+    }
+
+    /// Also counts how often each key is denied.
+    pub fn with_denied_keys(self) -> Simulation {
+        Simulation { keys: Some(DeniedKeys::default()), ..self }
+    }
+
+    /// The denied keys by rule, with the `most` that were denied most often; none if they are not counted.
+    pub fn denied_keys(&self, most: usize) -> HashMap<&str, DenialsByRule<'_>> {
+        self.keys.as_ref().map(|keys| keys.by_rule(most)).unwrap_or_default()
+    }
+
+    /// The true counts of denied keys are higher by at most this.
+    pub fn denied_keys_error(&self) -> u64 {
+        self.keys.as_ref().map_or(0, |keys| keys.error)
     }
 
     /// For requests of one client in so many.
@@ -81,7 +95,7 @@ impl Simulation {
     }
 
     /// Decides a request; returns why it is denied.
-    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>) -> Option<SimulatedDenial> {
+    pub fn decide(&mut self, hit: &Hit<'_>, at: Time, status: Option<u16>) -> Option<SimulatedDenial<'_>> {
         self.requests += 1;
         let policy = &self.policy;
         if !self.unseen.is_empty() {
@@ -100,18 +114,12 @@ impl Simulation {
         }
         self.denied += 1;
         self.banned += u64::from(verdict.reason == Reason::Ban);
-        Some(match (&verdict.ban, verdict.reported()) {
-            (Some(ban), _) => SimulatedDenial { rule: String::new(), key: ban.0.to_string() },
-            (None, Some(limit)) => SimulatedDenial {
-                rule: limit.rule.id.to_string(),
-                key: key_text(&self.policy, hit, &limit.rule),
-            },
-            (None, None) => SimulatedDenial { rule: String::new(), key: String::new() },
-        })
+        Some(SimulatedDenial { policy: &self.policy, verdict })
     }
 
     /// Counts a denial for each rule that denies, once.
     fn count_denying_rules(&mut self, verdict: &EngineVerdict, hit: &Hit<'_>) {
+        let Some(keys) = &mut self.keys else { return };
         let mut last = None;
         for limit in verdict.limits().iter().filter(|limit| !limit.is_allowed()) {
             let rule: &Rule = &limit.rule;
@@ -120,7 +128,7 @@ impl Simulation {
             }
             last = Some(&rule.id);
             let key = key_text(&self.policy, hit, rule);
-            self.keys.add(rule.id.as_str(), &key, &mut self.key_text);
+            keys.add(rule.id.as_str(), &key, &mut self.key_text);
         }
     }
 
@@ -143,6 +151,23 @@ impl Simulation {
             }
         }
         notes
+    }
+}
+
+impl SimulatedDenial<'_> {
+    /// The rule that denies; empty for a ban.
+    pub fn rule(&self) -> &str {
+        let limit = self.verdict.reported().filter(|_| self.verdict.ban.is_none());
+        limit.map_or("", |limit| limit.rule.id.as_str())
+    }
+
+    /// The key that is denied or banned.
+    pub fn key(&self, hit: &Hit<'_>) -> String {
+        match (&self.verdict.ban, self.verdict.reported()) {
+            (Some(ban), _) => ban.0.to_string(),
+            (None, Some(limit)) => key_text(self.policy, hit, &limit.rule),
+            (None, None) => String::new(),
+        }
     }
 }
 
@@ -182,144 +207,4 @@ fn key_text(policy: &PolicySnapshot, hit: &Hit<'_>, rule: &Rule) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::borrow::Cow;
-    use std::io::Write;
-
-    use tollgate::internal::http::FieldSelection;
-    use tollgate::{Clock, Engine, Policy};
-
-    use super::*;
-    use crate::cli::access_log::AccessLog;
-
-    const RULES: &str = "rules:
-  - { id: login, match: POST /login, key: ip, limits: [5/m, 20/h], ban: { key: [ip], after: 10, within: 10m, for: 10m } }
-  - { id: window, key: [ip, path], limit: 9/10s, algorithm: fixed-window }
-  - { id: log, match: /a/**, key: user, limit: 30/m, algorithm: sliding-log, missing_key: shared }
-  - { id: agent, key: 'header:user-agent', limit: 200/m, algorithm: sliding-counter, mode: shadow }
-  - { id: all, limit: 40/s, algorithm: token-bucket, burst: 60 }
-allow: ['ip:192.0.2.3']
-";
-
-    /// The same hits, given to the simulator as a log and to an embedded engine with a clock, are decided alike.
-    #[test]
-    fn decisions_equal_those_of_the_live_engine_hit_by_hit() {
-        let mut random = fastrand::Rng::with_seed(16);
-        let start = 1_767_225_600;
-        let clock = Clock::manual(Time::from_secs(start));
-        let engine = Engine::builder().clock(clock).build(Policy::from_yaml(RULES).expect("valid rules"));
-        let engine = engine.expect("memory is available");
-        let mut second = 0;
-        let mut text = Vec::new();
-        let mut live = Vec::new();
-        for _ in 0..20_000 {
-            let step = if random.u32(..40) == 0 { random.u64(..30) } else { 0 };
-            second += step;
-            engine.clock().advance(std::time::Duration::from_secs(step));
-            let ip = format!("192.0.2.{}", random.u8(1..9));
-            let method = *random.choice(["GET", "POST"].iter()).expect("a method");
-            let path = *random.choice(["/login", "/a/1", "/a/2?x=1", "/"].iter()).expect("a path");
-            let user = *random.choice(["-", "ann", "bob"].iter()).expect("a user");
-            let agent = *random.choice(["curl", "fox"].iter()).expect("an agent");
-            let time = format!(
-                "{:02}/Jan/2026:{:02}:{:02}:{:02} +0000",
-                1 + second / 86_400,
-                second / 3600 % 24,
-                second / 60 % 60,
-                second % 60
-            );
-            writeln!(text, "{ip} - {user} [{time}] \"{method} {path} HTTP/1.1\" 200 1 \"-\" \"{agent}\"")
-                .expect("written");
-            let hit = Hit::on(method, "", path).ip(ip.parse().expect("an address"));
-            let hit = if user == "-" { hit } else { hit.user(Cow::Borrowed(user)) };
-            let hit = hit.field(tollgate::internal::identity::FieldSource::Header, "user-agent", agent);
-            live.push(engine.check(&hit).is_allowed());
-        }
-        let folder = tollgate_testkit::Folder::new();
-        let path = folder.write("access.log", text);
-        let policy = PolicySnapshot::from_yaml(RULES).expect("valid rules");
-        let fields = FieldSelection::of_policy(&policy, &[]);
-        let mut simulation = Simulation::new(SimulationPlan { policy, memory_bytes: 64 << 20 });
-        let mut simulated = Vec::new();
-        let mut log = AccessLog::open(&path, None).unwrap_or_else(|exit| panic!("{exit:?}"));
-        let summary = log.read(|record, at| {
-            simulated.push(simulation.decide(&record.hit(&fields), at, record.status).is_none());
-        });
-        assert_eq!(summary.map(|summary| summary.requests).ok(), Some(20_000));
-        let limited = simulation.denied - simulation.banned;
-        assert!(simulation.banned > 100 && limited > 100, "{} banned, {limited} limited", simulation.banned);
-        let first = live.iter().zip(&simulated).position(|(live, simulated)| live != simulated);
-        assert_eq!((first, live.len()), (None, simulated.len()));
-        assert!(simulation.unseen.is_empty(), "{:?}", simulation.unseen);
-    }
-
-    /// Drawn at random: the algorithms, the forms of limits and the times that the rules above lack.
-    const MORE_RULES: &str = "rules:
-  - { id: leaky, key: user, limit: 3/s, algorithm: leaky-bucket, burst: 6, max_wait: 500ms }
-  - { id: compact, match: /a/**, key: ip, limit: 4/m, algorithm: sliding-compact }
-  - { id: tiered, key: [ip, path], limit: 90/h, algorithm: tiered-window }
-  - { id: costly, match: /a/2, key: user, limit: 9/m, cost: 3 }
-  - { id: strict, match: /login, key: ip, limit: 3/m, algorithm: sliding-counter, count_denied: true }
-  - { id: vip, key: user, limit: 15/m, algorithm: fixed-window, overrides: [{ user: ann, limits: [9/m] }] }
-  - { id: plans, key: [user, 'attr:plan'], limits_by: { attr: plan, free: 3/m, pro: [6/m, 90/h], default: 4/m } }
-";
-
-    #[test]
-    fn decisions_of_every_algorithm_equal_those_of_the_live_engine_within_seconds() {
-        let mut random = fastrand::Rng::with_seed(17);
-        let start = Time::from_secs(1_767_225_600);
-        let clock = Clock::manual(start);
-        let engine =
-            Engine::builder().clock(clock).build(Policy::from_yaml(MORE_RULES).expect("valid rules"));
-        let engine = engine.expect("memory is available");
-        let mut csv = b"time,ip,user,method,path,plan\n".to_vec();
-        let mut live = Vec::new();
-        for _ in 0..20_000 {
-            let step = if random.u32(..50) == 0 { random.u64(..60_000) } else { random.u64(..120) };
-            engine.clock().advance(std::time::Duration::from_millis(step));
-            let time = tollgate::internal::time::calendar::rfc3339(engine.clock().now());
-            let millis = engine.clock().now().nanos() / 1_000_000 % 1_000;
-            let time = format!("{}.{millis:03}Z", &time[..19]);
-            let ip = format!("192.0.2.{}", random.u8(1..6));
-            let method = *random.choice(["GET", "POST"].iter()).expect("a method");
-            let path = *random.choice(["/login", "/a/1", "/a/2", "/"].iter()).expect("a path");
-            let user = *random.choice(["ann", "bob", "cid", "dan"].iter()).expect("a user");
-            let plan = *random.choice(["free", "pro", "other"].iter()).expect("a plan");
-            writeln!(csv, "{time},{ip},{user},{method},{path},{plan}").expect("written");
-            let hit = Hit::on(method, "", path).ip(ip.parse().expect("an address")).user(user);
-            live.push(engine.check(&hit.attribute("plan", plan)).is_allowed());
-        }
-        let folder = tollgate_testkit::Folder::new();
-        for (name, text) in [("requests.csv", csv)] {
-            let policy = PolicySnapshot::from_yaml(MORE_RULES).expect("valid rules");
-            let fields = FieldSelection::of_policy(&policy, &[]);
-            let mut simulation = Simulation::new(SimulationPlan { policy, memory_bytes: 64 << 20 });
-            let mut simulated = Vec::new();
-            let path = folder.write(name, text);
-            let mut log = AccessLog::open(&path, None).unwrap_or_else(|exit| panic!("{exit:?}"));
-            log.read(|record, at| {
-                simulated.push(simulation.decide(&record.hit(&fields), at, record.status).is_none());
-            })
-            .unwrap_or_else(|exit| panic!("{exit:?}"));
-            let first = live.iter().zip(&simulated).position(|(live, simulated)| live != simulated);
-            assert_eq!((first, live.len()), (None, simulated.len()), "{name}");
-            assert!(simulation.denied > 50, "{} denied", simulation.denied);
-            for rule in simulation.policy.rules().iter() {
-                let counts = rule.counts();
-                assert!(counts.allowed + counts.denied > 50, "{}: {counts:?}", rule.id);
-            }
-        }
-    }
-
-    #[test]
-    fn what_depends_on_the_response_is_settled_by_its_status() {
-        let rules = "rules: [{ id: failures, key: ip, limit: 2/h, count_when: failure }]";
-        let policy = PolicySnapshot::from_yaml(rules).expect("valid rules");
-        let mut simulation = Simulation::new(SimulationPlan { policy, memory_bytes: 16 << 20 });
-        let hit = Hit::on("POST", "", "/login").ip([192, 0, 2, 1].into());
-        let mut denied =
-            |status| simulation.decide(&hit, Time::from_secs(1_767_225_600), Some(status)).is_some();
-        assert!((0..10).all(|_| !denied(200)), "a success is refunded");
-        assert!(!denied(401) && !denied(401) && denied(401));
-    }
-}
+mod tests;

@@ -46,7 +46,7 @@ impl SimulationRun {
             (name, Comparison::new(Simulation::new(old)))
         });
         SimulationRun {
-            simulation: Simulation::of_sample(plan, options.sampled_one_in.unwrap_or(1)),
+            simulation: Simulation::of_sample(plan, options.sampled_one_in.unwrap_or(1)).with_denied_keys(),
             comparison,
             variants,
             timeline: options.has_timeline.then(Timeline::default),
@@ -80,7 +80,7 @@ impl SimulationRun {
     /// The report on all requests. Keys are listed as `shown` writes them.
     pub fn report(self, shown: impl Fn(&str) -> String) -> SimulationReport {
         let simulation = &self.simulation;
-        let mut by_rule = simulation.keys.by_rule(WORST);
+        let mut by_rule = simulation.denied_keys(WORST);
         let mut one = |rule: &RuleInForce| {
             let counts = rule.counts();
             let denials = by_rule.remove(rule.id.as_str()).unwrap_or_default();
@@ -90,7 +90,7 @@ impl SimulationRun {
                 allowed: counts.allowed,
                 denied: counts.denied + counts.shadow_denied,
                 keys: DeniedClients::new(&denials, &shown),
-                error: simulation.keys.error,
+                error: simulation.denied_keys_error(),
             }
         };
         let rules = simulation.policy.listed().into_iter().map(|rule| one(rule)).collect();
