@@ -2,6 +2,8 @@
 
 use std::fs::OpenOptions;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -56,22 +58,35 @@ impl Drop for Process {
     }
 }
 
-/// A port for one caller. It is outside the ephemeral range: a port from that range may be
-/// taken by another process before it is used.
+const FIRST_PORT: u32 = 10_000;
+const PORTS: u32 = 20_000;
+
+/// A port for one caller, which no other process of tests is given while this one runs. It is outside the ephemeral range: a
+/// port from that range may be taken by another process before it is used.
 pub fn free_port() -> u16 {
-    const FIRST: u32 = 10_000;
-    const COUNT: u32 = 20_000;
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     // Processes that run side by side begin at different ones.
-    let start = std::process::id().wrapping_mul(611);
+    next_port(&GIVEN, std::process::id().wrapping_mul(611))
+}
+
+fn next_port(given: &AtomicU32, start: u32) -> u16 {
     loop {
-        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
-        assert!(given < COUNT, "every port is taken");
-        let port = (FIRST + start.wrapping_add(given) % COUNT) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let given = given.fetch_add(1, Ordering::Relaxed);
+        assert!(given < PORTS, "every port is taken");
+        let port = (FIRST_PORT + start.wrapping_add(given) % PORTS) as u16;
+        if reserve(port) && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }
+}
+
+/// Whether this process has the port now, until it ends. Between the search for a free port and the start of the server that
+/// binds it, another process would find it free as well: both servers would be one. Its name is taken in the network
+/// namespace, as the port is.
+fn reserve(port: u16) -> bool {
+    let name = SocketAddr::from_abstract_name(format!("tollgate-test-port-{port}"));
+    let reserved = name.and_then(|name| UnixDatagram::bind_addr(&name));
+    reserved.map(std::mem::forget).is_ok()
 }
 
 /// Where a command is: in the folder that `scripts/servers` fills, or on the PATH. `None` for all of them under
@@ -84,4 +99,21 @@ pub fn find(command: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(root).chain(std::env::split_paths(&path).collect::<Vec<_>>());
     folders.map(|folder| folder.join(command)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A regression: two processes got the same port before either of them used it, and tests shared a Redis.
+    #[test]
+    fn two_processes_are_not_given_the_same_port() {
+        let [one, other] = [AtomicU32::new(0), AtomicU32::new(0)];
+        let start = std::process::id();
+        let mut ports: Vec<u16> =
+            (0..20).flat_map(|_| [&one, &other]).map(|given| next_port(given, start)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 40);
+    }
 }

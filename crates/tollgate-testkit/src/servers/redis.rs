@@ -38,6 +38,28 @@ pub struct Redis {
     program: PathBuf,
 }
 
+/// How often another port is tried.
+const MAX_STARTS: usize = 5;
+/// What a server logs once it listens.
+const IS_READY: &str = "Ready to accept connections";
+
+/// Starts a server, and returns when it listens; `None` if it has ended, because the port is taken.
+fn start_at(program: &Path, folder: &Folder, port: u16, arguments: &[&str]) -> Option<Process> {
+    // Another server may answer on the port, so the log of this one is read.
+    let times_ready = || {
+        let log = std::fs::read_to_string(folder.path("log")).unwrap_or_default();
+        log.matches(IS_READY).count()
+    };
+    let before = times_ready();
+    let mut process = spawn(program, folder, port, arguments);
+    let mut has_ended = false;
+    eventually("redis listens", || {
+        has_ended = process.has_ended();
+        has_ended || times_ready() > before
+    });
+    (!has_ended).then_some(process)
+}
+
 fn spawn(program: &Path, folder: &Folder, port: u16, arguments: &[&str]) -> Process {
     let mut command = Command::new(program);
     command.current_dir(folder.root());
@@ -54,23 +76,27 @@ impl Redis {
 
     pub fn start_with(make: Make, what: &str, arguments: &[&str]) -> Option<Redis> {
         let program = make.find(what)?;
+        Some(Redis::start_from(free_port(), program, arguments))
+    }
+
+    /// At a port, or at another one if it is taken.
+    fn start_from(mut port: u16, program: PathBuf, arguments: &[&str]) -> Redis {
         let folder = Folder::new();
-        let port = free_port();
-        let process = spawn(&program, &folder, port, arguments);
-        let redis = Redis { process, folder, port, program };
-        eventually("redis listens", || redis.answers());
-        Some(redis)
+        for _ in 0..MAX_STARTS {
+            if let Some(process) = start_at(&program, &folder, port, arguments) {
+                return Redis { process, folder, port, program };
+            }
+            port = free_port();
+        }
+        let log = std::fs::read_to_string(folder.path("log")).unwrap_or_default();
+        panic!("redis does not start with {arguments:?}: {log}");
     }
 
     /// Starts it again where it was, with what it has kept.
     pub fn restart(&mut self, arguments: &[&str]) {
         self.process.kill();
-        self.process = spawn(&self.program, &self.folder, self.port, arguments);
-        eventually("redis listens again", || self.answers());
-    }
-
-    fn answers(&self) -> bool {
-        TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        let started = start_at(&self.program, &self.folder, self.port, arguments);
+        self.process = started.unwrap_or_else(|| panic!("port {} is taken", self.port));
     }
 
     pub fn url(&self) -> String {
@@ -111,4 +137,21 @@ fn try_commands(port: u16, commands: &[&[&str]]) -> std::io::Result<String> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A regression: the server of another test answered on the port, and the limits of both were counted together.
+    #[test]
+    fn a_server_on_a_port_that_is_taken_is_another_one() {
+        let Some(first) = Redis::start(Make::Redis, "ports of Redis") else { return };
+        let mut second = Redis::start_from(first.port, first.program.clone(), &[]);
+        assert_ne!(first.port, second.port);
+        assert_eq!(second.command(&["SET", "key", "value"]), "+OK\r\n");
+        assert_eq!(first.command(&["DBSIZE"]), ":0\r\n");
+        second.restart(&[]);
+        assert_eq!(second.command(&["DBSIZE"]), ":0\r\n");
+    }
 }
