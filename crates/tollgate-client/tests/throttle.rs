@@ -288,6 +288,43 @@ async fn calls_are_spaced_after_a_server_with_a_smaller_burst_has_refused_some()
     }
 }
 
+/// The settings of `scripts/egress-rates`: a budget with a burst of 10 under nginx's burst of 20. Requests that are stopped on
+/// their way arrive together; the 11 that nginx admits beyond the budget are those of 220 ms.
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_held_up_on_the_way_are_not_refused_and_lose_no_rate() {
+    const CALLS: usize = 2_000;
+    for stall in [0, 100, 200].map(Duration::from_millis) {
+        let throttle = Throttle::builder().limit("50/s").burst(10).build().unwrap();
+        let start = Instant::now();
+        let nginx = Nginx { per_second: 50.0, capacity: 21.0, used: 0.0, at: start, served: 0, refused: 0 };
+        let nginx = Arc::new(Mutex::new(nginx));
+        let started = Arc::new(AtomicUsize::new(0));
+        let mut callers = JoinSet::new();
+        for caller in 0..16 {
+            let (throttle, nginx, started) = (throttle.clone(), Arc::clone(&nginx), Arc::clone(&started));
+            let mut random = fastrand::Rng::with_seed(caller);
+            callers.spawn(async move {
+                while started.fetch_add(1, Ordering::Relaxed) < CALLS {
+                    let permit = throttle.acquire(KEY).await.unwrap();
+                    let arrives = Instant::now() + Duration::from_micros(random.u64(500..2_000));
+                    // For the first part of every two seconds nothing gets through.
+                    let second = (arrives - start).as_secs() / 2 * 2;
+                    let open = start + Duration::from_secs(second) + stall;
+                    tokio::time::sleep_until(arrives.max(open)).await;
+                    let status = nginx.lock().unwrap().call();
+                    let lines: &[_] = if status == 429 { &[("retry-after", "1")] } else { &[] };
+                    permit.observe(StatusCode::from_u16(status).unwrap(), &headers(lines));
+                }
+            });
+        }
+        callers.join_all().await;
+        let nginx = nginx.lock().unwrap();
+        let used = nginx.served as f64 / (21.0 + 50.0 * start.elapsed().as_secs_f64());
+        assert_eq!((nginx.served, nginx.refused), (CALLS, 0), "{stall:?}");
+        assert!(used >= 0.97, "{stall:?}: {used}");
+    }
+}
+
 /// `google.rpc.Status { code: 8, details: [RetryInfo { retry_delay: 30.5 s }] }`
 const RETRY_INFO: &str = "CAgaNgoodHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIKCggIHhCAyrXuAQ==";
 
