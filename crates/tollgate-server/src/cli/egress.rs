@@ -49,6 +49,10 @@ pub struct EgressArgs {
     /// A store in which several gateways share the limit, such as redis://127.0.0.1
     #[arg(long, value_name = "URL", requires = "limit")]
     store: Option<String>,
+    /// How long a call may wait for the store before the gateway counts for itself; by default 50ms, with Cassandra
+    /// 500ms
+    #[arg(long, value_name = "DURATION", requires = "store", value_parser = parse_duration)]
+    store_deadline: Option<Duration>,
     /// The CAs that the API's certificate is verified against, as a PEM file; the system's by default
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -142,6 +146,9 @@ fn throttle(args: &EgressArgs) -> Result<Throttle, String> {
     }
     if let Some(store) = &args.store {
         builder = builder.store(store);
+    }
+    if let Some(deadline) = args.store_deadline {
+        builder = builder.store_deadline(deadline);
     }
     builder.build().map_err(|error| {
         let message = error.to_string();
