@@ -188,12 +188,20 @@ fn read_file(path: &Path) -> Result<String, Problems> {
     let problem = |message: String| {
         Problems::from(Problem::new(None, "", message)).in_file(&path.display().to_string())
     };
-    let length = fs::metadata(path).map_err(|error| problem(format!("cannot be read: {error}")))?.len();
+    let length = fs::metadata(path).map_err(|error| problem(unreadable(&error)))?.len();
     if length > MAX_FILE_BYTES {
         return Err(problem(format!("is larger than {MAX_FILE_BYTES} bytes")));
     }
-    let bytes = fs::read(path).map_err(|error| problem(format!("cannot be read: {error}")))?;
+    let bytes = fs::read(path).map_err(|error| problem(unreadable(&error)))?;
     utf8(bytes, &path.display().to_string())
+}
+
+fn unreadable(error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => "; `tollgate init` writes a first one, -c names another",
+        _ => "",
+    };
+    format!("cannot be read: {error}{hint}")
 }
 
 /// Decodes the bytes of a file; an error names the line.

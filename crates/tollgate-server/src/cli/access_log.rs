@@ -160,6 +160,9 @@ pub enum AccessLogError {
     UnknownFormat { line: u64, why: String },
 }
 
+/// For a log that is one JSON array.
+const ONE_OBJECT_A_LINE: &str = "expected one JSON object a line: `jq -c '.[]'` writes an array so";
+
 enum LineParser<'s> {
     Text,
     Json,
@@ -274,7 +277,7 @@ impl AccessLog {
             }
         }
         match summary.first_unreadable {
-            Some((line, why)) if parser.is_none() => Err(AccessLogError::UnknownFormat { line, why }),
+            Some((line, why)) if summary.requests == 0 => Err(AccessLogError::UnknownFormat { line, why }),
             first_unreadable => Ok(AccessLogSummary { first_unreadable, ..summary }),
         }
     }
@@ -335,8 +338,12 @@ fn parse<'l, 's: 'l>(
                 return Ok(None);
             }
             Err(why) if forced.is_some() => return Err(why),
-            Err(_) => {
-                let record = text_line::parse(line, selection)?;
+            Err(why) => {
+                let record = text_line::parse(line, selection).map_err(|of_text| match line {
+                    _ if line.starts_with('[') => ONE_OBJECT_A_LINE.to_owned(),
+                    _ if line.contains(',') && !line.contains(' ') => why,
+                    _ => of_text,
+                })?;
                 *parser = Some(LineParser::Text);
                 record
             }

@@ -1,12 +1,13 @@
 //! A socket that is bound but not listening yet, so that an invalid address is an error at the start.
 
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::anyhow;
 use tokio::net::{TcpSocket, UnixListener, UnixSocket};
 
 use crate::cli::startup_check;
@@ -59,7 +60,7 @@ impl BoundSocket {
             ListenAddress::Tcp(address) => bind_tcp(*address).map(Bound::Tcp),
             ListenAddress::Unix(path) => bind_unix(path, unix_mode),
         };
-        let socket = socket.with_context(|| format!("cannot listen on {address} for {name}"))?;
+        let socket = socket.map_err(|error| cannot_listen(&address, name, &error))?;
         Ok(Some(BoundSocket { name, address, socket }))
     }
 
@@ -82,10 +83,18 @@ impl BoundSocket {
                 listening.map(|socket| (ListenSocket::Unix(socket), Some(file)))
             }
         };
-        let listening = listening.with_context(|| format!("cannot listen on {shown} for {name}"))?;
+        let listening = listening.map_err(|error| cannot_listen(&shown, name, &error))?;
         tracing::info!("{name} listens on {shown}");
         Ok(listening)
     }
+}
+
+fn cannot_listen(address: &impl Display, name: &str, error: &io::Error) -> anyhow::Error {
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => "; another process has it: `ss -ltnp` shows which",
+        _ => "",
+    };
+    anyhow!("cannot listen on {address} for {name}: {error}{hint}")
 }
 
 /// Why an address can never be bound, as far as that is known without binding it.

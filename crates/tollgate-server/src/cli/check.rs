@@ -30,9 +30,15 @@ pub struct CheckArgs {
 }
 
 pub fn run(args: &CheckArgs) -> Exit {
+    let mut body = match args.request.to_json() {
+        Ok(body) => body,
+        Err(message) => {
+            out::message(format!("error: {message}"));
+            return Exit::Usage;
+        }
+    };
+    body.insert("peek".to_owned(), args.peek.into());
     let answered = client::block_on(async {
-        let mut body = args.request.to_json();
-        body.insert("peek".to_owned(), args.peek.into());
         let call = ClientRequest::new(Method::POST, "/v1/check").json(Some(body.into()));
         ServerClient::with_token(&args.http)?.fetch_json(call).await
     });
@@ -41,7 +47,7 @@ pub fn run(args: &CheckArgs) -> Exit {
         Err(error) => return out::failed(&error),
     };
     let Some(allowed) = answered.body.get("allowed").and_then(Value::as_bool) else {
-        return out::refused(&answered);
+        return out::refused(&answered, "listen.http");
     };
     if args.json {
         out::line(&answered.body);

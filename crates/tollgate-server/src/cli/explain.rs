@@ -24,9 +24,12 @@ pub struct ExplainArgs {
 }
 
 pub fn run(args: &ExplainArgs) -> Exit {
-    let body = match ticket(&args.request.target) {
-        Ok(Some(ticket)) => json!({ "ticket": ticket }),
-        Ok(None) => json!({ "request": args.request.to_json() }),
+    let body = ticket(&args.request.target).and_then(|ticket| match ticket {
+        Some(ticket) => Ok(json!({ "ticket": ticket })),
+        None => Ok(json!({ "request": args.request.to_json()? })),
+    });
+    let body = match body {
+        Ok(body) => body,
         Err(message) => {
             out::message(format!("error: {message}"));
             return Exit::Usage;

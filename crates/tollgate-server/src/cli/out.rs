@@ -107,11 +107,18 @@ pub fn json_problems(problems: &Problems) -> Exit {
     Exit::InvalidConfiguration
 }
 
-/// Prints the error response of the server.
-pub fn refused(answered: &ClientResponse) -> Exit {
+/// Prints the error response of the server. `listener` is the setting of the address that the command calls.
+pub fn refused(answered: &ClientResponse, listener: &str) -> Exit {
     let detail =
         answered.body.get("detail").and_then(Value::as_str).unwrap_or("the server rejected the call");
-    message(format!("error: {}", detail.lines().map(escape_control).collect::<Vec<_>>().join("\n")));
+    let hint = match answered.status {
+        401 => "; set TOLLGATE_TOKEN, or TOLLGATE_TOKEN_FILE".to_owned(),
+        404 if detail.starts_with("there is nothing at") => {
+            format!("; is this the address of {listener}?")
+        }
+        _ => String::new(),
+    };
+    message(format!("error: {}{hint}", detail.lines().map(escape_control).collect::<Vec<_>>().join("\n")));
     match answered.status {
         401 | 403 => Exit::Unauthorised,
         _ => Exit::Failure,

@@ -55,11 +55,25 @@ pub fn run(args: &ProxyArgs) -> Exit {
         Err(problems) => {
             // The positions refer to a generated file, so they are not printed.
             for problem in &problems {
-                out::message(format!("error: {}: {}", problem.path(), problem.message()));
+                out::message(format!("error: {}: {}", option_of(problem.path()), problem.message()));
             }
             Exit::Usage
         }
     }
+}
+
+/// The option that became a setting of the generated file.
+fn option_of(setting: &str) -> &str {
+    let options = [
+        ("upstreams", "--to"),
+        ("rules[0].limit", "--limit"),
+        ("rules[0].key", "--key"),
+        ("rules[0].burst", "--burst"),
+        ("listen.admin", "--admin"),
+        ("listen", "--listen"),
+        ("trusted_proxies", "--trusted-proxy"),
+    ];
+    options.iter().find(|(name, _)| setting.starts_with(name)).map_or(setting, |(_, option)| option)
 }
 
 /// The addresses of a node that decides about requests to its proxy and no others.

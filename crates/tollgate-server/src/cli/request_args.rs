@@ -43,8 +43,8 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl RequestArgs {
-    /// The body of `/v1/check`.
-    pub fn to_json(&self) -> Map<String, Value> {
+    /// The body of `/v1/check`, unless the target is not one: no rule would match a path without its slash.
+    pub fn to_json(&self) -> Result<Map<String, Value>, String> {
         let mut body = Map::new();
         // `POST /login` may be one argument or two.
         let target = self.target.join(" ");
@@ -52,6 +52,9 @@ impl RequestArgs {
             Some((method, path)) => (Some(method), Some(path.trim_start())),
             None => (None, Some(target.trim()).filter(|path| !path.is_empty())),
         };
+        if let Some(path) = path.filter(|path| !path.starts_with('/') && *path != "*") {
+            return Err(format!("'{path}' is not a path: write [METHOD] /PATH, such as POST /login"));
+        }
         let texts = [
             ("method", method),
             ("path", path),
@@ -69,6 +72,6 @@ impl RequestArgs {
         body.insert("headers".to_owned(), map(&self.headers).into());
         body.insert("attributes".to_owned(), map(&self.attributes).into());
         body.insert("cost".to_owned(), self.cost.into());
-        body
+        Ok(body)
     }
 }

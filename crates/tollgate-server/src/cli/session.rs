@@ -16,6 +16,8 @@ use crate::client::{self, ClientError, ClientRequest, ClientResponse, ServerClie
 /// A longer body is sent only after the server has accepted an empty one: if the server rejects a body and closes the
 /// connection while it is being sent, its response may be lost.
 const PREFLIGHT_BYTES: usize = 1 << 20;
+/// The setting of the address that is called.
+pub const ADMIN_LISTENER: &str = "listen.admin";
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How a pause has ended.
@@ -135,7 +137,7 @@ async fn track_upload(sent: &UploadCounter, total: u64, progress: &Progress) -> 
 fn check_status(answered: Result<ClientResponse, ClientError>) -> Result<ClientResponse, Exit> {
     match answered {
         Ok(answered) if answered.status < 300 => Ok(answered),
-        Ok(refused) => Err(out::refused(&refused)),
+        Ok(refused) => Err(out::refused(&refused, ADMIN_LISTENER)),
         Err(error) => Err(out::failed(&error)),
     }
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Clock;
 
+use crate::cli::session::ADMIN_LISTENER;
 use crate::cli::{AdminArgs, Exit, out};
 use crate::client::{self, ClientError, ClientRequest, ClientResponse, ServerClient, percent_encode};
 
@@ -116,7 +117,7 @@ impl TopFailure {
     fn print(&self) -> Exit {
         match self {
             TopFailure::Client(error) => out::failed(error),
-            TopFailure::Refused(answered) => out::refused(answered),
+            TopFailure::Refused(answered) => out::refused(answered, ADMIN_LISTENER),
         }
     }
 }

@@ -290,7 +290,7 @@ fn verify_finds_no_excess_in_a_log_and_the_one_that_is_added() {
     fs::write(&log, "not JSON\n").expect("it is written");
     let ran = verify();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
-    assert!(ran.stderr.contains("line 1"), "{ran:?}");
+    assert!(ran.stderr.contains("line 1 is not one of a decision log"), "{ran:?}");
 }
 
 /// The logs of two nodes whose counters were on one Redis.

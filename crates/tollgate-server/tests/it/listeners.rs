@@ -425,7 +425,8 @@ fn each_worker_listens_and_a_second_node_on_the_same_port_is_refused() {
         let refused = run(tollgate_testkit::binary().arg("serve").arg("-c").arg(config));
         assert_ne!(refused.code, Some(0), "{refused:?}");
         assert!(
-            refused.stderr.contains(&format!("cannot listen on {address} for {listener}")),
+            refused.stderr.contains(&format!("cannot listen on {address} for {listener}"))
+                && refused.stderr.contains("another process has it"),
             "{refused:?}"
         );
     }

@@ -27,7 +27,8 @@ pub fn on_disk(path: &Path, findings: &mut Findings) -> Option<Config> {
     let (mut config, input) = match loaded {
         Ok(loaded) => loaded,
         Err(problems) => {
-            findings.problems(&problems, FIX_OF_FILE);
+            let is_missing = path != Path::new("-") && !path.exists();
+            findings.problems(&problems, if is_missing { FIX_OF_MISSING_FILE } else { FIX_OF_FILE });
             return None;
         }
     };
@@ -59,6 +60,8 @@ pub fn on_disk(path: &Path, findings: &mut Findings) -> Option<Config> {
 
 /// For what is wrong in the text of the configuration.
 const FIX_OF_FILE: &str = "correct the file: docs/reference/configuration.md has every setting, `tollgate config schema` is for an editor";
+
+const FIX_OF_MISSING_FILE: &str = "`tollgate init` writes a first one, -c names another";
 
 /// What to do when a start stops at a setting.
 fn fix_of(setting: &str) -> &'static str {

@@ -140,7 +140,7 @@ impl Simulation {
             let is_applied = counts.allowed + counts.denied + counts.shadow_denied > 0;
             let missing: Vec<String> =
                 rule.attributes().filter(|own| self.unseen.contains(own)).map(ToString::to_string).collect();
-            if rule.mode != RuleMode::Off && !is_applied && !missing.is_empty() {
+            if rule.mode != RuleMode::Off && self.requests > 0 && !is_applied && !missing.is_empty() {
                 notes.push(format!("rule {} never applies: no line has {}", rule.id, missing.join(", ")));
             }
             if rule.all_limits().any(|each| each.limit.shape() == Shape::Concurrency) {

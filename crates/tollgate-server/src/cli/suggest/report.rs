@@ -119,8 +119,9 @@ impl SuggestReport {
         let rows: Vec<_> = clients.iter().map(row).collect();
         TextTable::new(&["KEY", "PEAK", "REQUESTS"]).lines(&rows).iter().for_each(out::line);
         if self.clients < VERY_FEW_CLIENTS {
+            let are = if self.clients == 1 { "is" } else { "are" };
             out::message(format!(
-                "note: {} are too few for 99 %: the limits spare all but a few of them",
+                "note: {} {are} too few for 99 %: the limits spare all but a few of them",
                 out::pluralize(self.clients, "client")
             ));
         }

@@ -116,8 +116,9 @@ impl Ledger {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let parsed: LogLine<'_> = serde_json::from_slice(&line)
-                .map_err(|error| io::Error::other(format!("line {}: {error}", self.lines)))?;
+            let parsed: LogLine<'_> = serde_json::from_slice(&line).map_err(|error| {
+                io::Error::other(format!("line {} is not one of a decision log: {error}", self.lines))
+            })?;
             if parsed.event == "decision" {
                 self.add(policy, &parsed);
             }

@@ -135,6 +135,16 @@ fn bad_logs_and_configurations_are_told_apart() {
         2,
         &["no known log format", "--format"],
     );
+    // A regression: a log of which no line could be read had no requests, and passed.
+    for (name, text, why) in [
+        ("no-time.log", "{\"a\": 1}\n{\"a\": 2}\n", "line 1: the line has no time"),
+        ("array.log", "[{\"ts\": 1800000000}]\n", "one JSON object a line: `jq"),
+        ("no-time.csv", "ip,path\n192.0.2.1,/x\n", "the header has no column of time"),
+    ] {
+        files.folder.write(name, text);
+        let ran = tollgate(&["simulate", &files.path(name), "-c", &new, "--max-denied", "1%"]);
+        fails(&ran, 2, &["no known log format", why]);
+    }
     files.folder.write("bad.yaml", "rules: [{ id: a, limit: many }]");
     fails(
         &tollgate(&["simulate", &files.path("access.log"), "-c", &files.path("bad.yaml")]),
@@ -190,6 +200,9 @@ fn suggested_limits_spare_most_clients_and_name_the_others() {
     let few = tollgate(&["suggest", &files.path("few.log")]);
     assert!(few.stdout.contains("59 of 60 clients") && few.stdout.contains("highest peaks:"), "{few:?}");
     assert!(few.stdout.contains("ip:10.0.0.59") && few.stderr.contains("too few for 99 %"), "{few:?}");
+    files.folder.write("one.log", line(1));
+    let one = tollgate(&["suggest", &files.path("one.log")]);
+    assert!(one.stderr.contains("note: 1 client is too few for 99 %"), "{one:?}");
     let none = tollgate(&["suggest", &log, "--by", "user"]);
     assert!(none.stderr.contains("1029 requests without user left out"), "{none:?}");
 }

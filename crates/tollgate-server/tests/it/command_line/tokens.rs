@@ -36,7 +36,9 @@ fn without_a_token_of_the_role_it_is_5() {
         assert_eq!(ran.code, Some(code), "{args:?}: {ran:?}");
         assert!(!ran.stderr.contains(token), "{ran:?}");
     }
-    fails(&with(&server, ("NOTHING", ""), &["rules", "ls"]), 5, &["send a token"]);
+    fails(&with(&server, ("NOTHING", ""), &["rules", "ls"]), 5, &["send a token", "set TOLLGATE_TOKEN"]);
+    let unknown = with(&server, ("TOLLGATE_TOKEN", "unknown-0123456789"), &["top", "--once", "--json"]);
+    fails(&unknown, 5, &["the token is unknown; set TOLLGATE_TOKEN"]);
     let history = with(&server, ("TOLLGATE_TOKEN", "r-0123456789abcdef"), &["rules", "history", "mine"]);
     assert!(history.stdout.starts_with("version 0-2, by anna, at "), "{history:?}");
 }

@@ -1,6 +1,6 @@
 //! Help, wrong usage, and servers that are not there.
 
-use tollgate_testkit::tollgate;
+use tollgate_testkit::{Folder, Server, binary, run, tollgate};
 
 use crate::command_line::fails;
 
@@ -56,6 +56,40 @@ fn wrong_usage_is_2_and_is_explained_on_stderr() {
         &["--until"],
     );
     fails(&tollgate(&["ban", "add"]), 2, &["<KEY>"]);
+}
+
+/// A regression: no rule matched a path without its slash, and the request was allowed.
+#[test]
+fn a_request_whose_path_is_not_one_is_2() {
+    for command in ["check", "explain"] {
+        for target in [&["POST", "login"][..], &["login", "POST"], &["GET http://example.com/login"]] {
+            let ran = tollgate(&[&[command][..], target].concat());
+            fails(&ran, 2, &["is not a path: write [METHOD] /PATH, such as POST /login"]);
+        }
+    }
+    fails(&tollgate(&["check", "POST"]), 2, &["'POST' is not a path"]);
+}
+
+#[test]
+fn a_command_that_calls_another_listener_names_its_own() {
+    let server = Server::start("rules: []");
+    let url = |address: std::net::SocketAddr| format!("http://{address}");
+    let [http, admin] = [url(server.http), url(server.admin)];
+    fails(&tollgate(&["rules", "ls", "--admin", &http]), 1, &["is this the address of listen.admin?"]);
+    fails(&tollgate(&["top", "--once", "--admin", &http]), 1, &["is this the address of listen.admin?"]);
+    fails(&tollgate(&["check", "/x", "--http", &admin]), 1, &["is this the address of listen.http?"]);
+    fails(&tollgate(&["rules", "show", "no", "--admin", &admin]), 1, &["error: no rule 'no'\n"]);
+}
+
+#[test]
+fn a_missing_configuration_is_3_and_names_the_command_that_writes_one() {
+    let folder = Folder::new();
+    for (args, shown) in [(&["serve"][..], "tollgate.yaml"), (&["serve", "-c", "mine.yaml"], "mine.yaml")] {
+        let ran = run(binary().current_dir(folder.root()).args(args));
+        fails(&ran, 3, &[shown, "No such file", "`tollgate init` writes a first one, -c names another"]);
+    }
+    let checked = run(binary().current_dir(folder.root()).args(["config", "check"]));
+    assert!(checked.stdout.contains("fix: `tollgate init` writes a first one"), "{checked:?}");
 }
 
 #[test]
