@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// Keys of all rules together.
 const MAX_KEYS: usize = 1 << 19;
 /// Of the text of all keys: a client may choose a long one, such as a user agent.
-const MAX_TEXT_BYTES: usize = 32 << 20;
+const MAX_TEXT_BYTES: usize = 16 << 20;
 /// Between a rule's id and a key; neither contains it.
 const SEPARATOR: char = '\n';
 
