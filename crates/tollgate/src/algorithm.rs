@@ -21,10 +21,12 @@ mod steps;
 pub mod tiered_window;
 pub mod token_bucket;
 mod unit;
+mod wide;
 
 pub use clamp::MAX_SKEW;
 pub use quota::{Quota, QuotaState};
 pub use steps::Steps;
+pub(crate) use wide::WideAlgorithm;
 
 /// An algorithm with its limit.
 ///

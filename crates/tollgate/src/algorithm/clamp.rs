@@ -87,10 +87,15 @@ impl<K: StepStorage> StepWindow<K> {
     pub(super) fn clamp(&self, state: &mut K::Container, now: Time) -> bool {
         let from_future = state.newest().is_some_and(|newest| self.start_of(newest) > now + MAX_SKEW);
         if from_future {
-            let last = self.step_at(now);
-            *state = state.pairs().map(|(step, count)| (step.min(last), count)).collect();
+            self.clamp_steps(state, now);
         }
         from_future
+    }
+
+    #[cold]
+    fn clamp_steps(&self, state: &mut K::Container, now: Time) {
+        let last = self.step_at(now);
+        *state = state.pairs().map(|(step, count)| (step.min(last), count)).collect();
     }
 }
 

@@ -4,6 +4,7 @@
 //! the rate of requests.
 
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use crate::algorithm::steps::Steps;
 use crate::algorithm::{Admission, Algorithm, Decision, Grant};
@@ -37,6 +38,9 @@ pub trait StepCounts: Default + FromIterator<(u64, u64)> {
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_;
 
     fn total(&self) -> u64;
+
+    /// Heap bytes of the counts.
+    fn heap_bytes(&self) -> usize;
 
     fn forget_before(&mut self, from: u64);
 
@@ -90,26 +94,31 @@ impl<K> StepWindow<K> {
         StepWindow { limit, steps, step_ns, storage: PhantomData }
     }
 
+    #[inline]
     pub(super) fn step_at(&self, now: Time) -> u64 {
         now.nanos() / self.step_ns
     }
 
     /// The oldest step that counts at `now`.
+    #[inline]
     pub(super) fn oldest_at(&self, now: Time) -> u64 {
         self.step_at(now).saturating_sub(self.steps - 1)
     }
 
     /// When a step leaves the window.
+    #[inline]
     pub(super) fn step_expires_at(&self, step: u64) -> Time {
         self.start_of(step.saturating_add(self.steps))
     }
 
     /// When a step begins.
+    #[inline]
     pub(super) fn start_of(&self, step: u64) -> Time {
         Time::from_nanos(step.saturating_mul(self.step_ns))
     }
 
     /// Decides, given what is used in the window that begins with step `from`.
+    #[inline]
     pub(super) fn decide_on(
         &self,
         steps: &impl StepCounts,
@@ -126,9 +135,14 @@ impl<K> StepWindow<K> {
             return Decision { admission: Admission::NOW, left };
         }
         let excess = used + cost - self.limit;
+        Decision { admission: Admission::Deny { retry_after: self.wait_for(steps, from, excess, now) }, left }
+    }
+
+    /// Until `excess` units have left the window that begins with step `from`.
+    #[inline(never)]
+    fn wait_for(&self, steps: &impl StepCounts, from: u64, excess: u64, now: Time) -> Duration {
         let freed = steps.step_freeing(from, excess);
-        let retry_after = freed.map_or(Time::MAX, |step| self.step_expires_at(step)).since(now);
-        Decision { admission: Admission::Deny { retry_after }, left }
+        freed.map_or(Time::MAX, |step| self.step_expires_at(step)).since(now)
     }
 
     /// What can be added without exceeding `cap`.
@@ -144,10 +158,12 @@ impl<K: StepStorage> Algorithm for StepWindow<K> {
         K::Container::default()
     }
 
+    #[inline]
     fn decide(&self, state: &K::Container, now: Time, cost: u64) -> Decision {
         self.decide_on(state, self.oldest_at(now), self.used(state, now), now, cost)
     }
 
+    #[inline]
     fn charge(&self, state: &mut K::Container, now: Time, cost: u64) {
         state.forget_before(self.oldest_at(now));
         state.add(self.step_at(now), cost);
@@ -166,6 +182,7 @@ impl<K: StepStorage> Algorithm for StepWindow<K> {
         self.charge(state, now, room);
     }
 
+    #[inline]
     fn counted_at(&self, state: &K::Container, now: Time) -> Time {
         state.newest().map_or(now, |step| now.max(self.start_of(step)))
     }
@@ -182,10 +199,12 @@ impl<K: StepStorage> Algorithm for StepWindow<K> {
         state
     }
 
+    #[inline]
     fn expires_at(&self, state: &K::Container) -> Time {
         state.newest().map_or(Time::EPOCH, |step| self.step_expires_at(step))
     }
 
+    #[inline]
     fn used(&self, state: &K::Container, now: Time) -> u64 {
         state.sum_from(self.oldest_at(now))
     }

@@ -99,12 +99,6 @@ fn entry_nibbles(distance: u64, count: u64) -> [Nibbles; 3] {
 }
 
 impl Log {
-    /// Heap bytes of the log.
-    #[inline]
-    pub fn heap_bytes(&self) -> usize {
-        if self.bytes.spilled() { self.bytes.capacity() } else { 0 }
-    }
-
     fn is_empty(&self) -> bool {
         self.head == self.end
     }
@@ -223,6 +217,11 @@ impl StepCounts for Log {
 
     fn total(&self) -> u64 {
         self.total
+    }
+
+    #[inline]
+    fn heap_bytes(&self) -> usize {
+        if self.bytes.spilled() { self.bytes.capacity() } else { 0 }
     }
 
     fn forget_before(&mut self, from: u64) {

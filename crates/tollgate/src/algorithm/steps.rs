@@ -17,6 +17,8 @@ const INLINE_PAIRS: usize = 3;
 pub struct Steps {
     pairs: Pairs,
     total: u64,
+    /// The last step; stale if there is none.
+    newest: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -62,12 +64,17 @@ impl Pairs {
         }
     }
 
-    #[inline]
     fn back(&self) -> Option<Pair> {
         match self {
             Pairs::Inline { len, pairs } => pairs.get(usize::from(*len).wrapping_sub(1)).copied(),
             Pairs::Heap(pairs) => pairs.back().copied(),
         }
+    }
+
+    /// The count of the last pair, of which there is at least one.
+    #[inline]
+    fn last_count_mut(&mut self) -> &mut u64 {
+        self.count_mut(self.len() - 1)
     }
 
     #[inline]
@@ -153,15 +160,6 @@ impl Steps {
         self.pairs.len() == 0
     }
 
-    /// Heap bytes of the counts.
-    #[inline]
-    pub fn heap_bytes(&self) -> usize {
-        match &self.pairs {
-            Pairs::Inline { .. } => 0,
-            Pairs::Heap(pairs) => pairs.capacity() * size_of::<Pair>(),
-        }
-    }
-
     /// Maximum heap bytes of `steps` steps.
     pub(crate) fn max_bytes(steps: u64) -> u64 {
         if steps <= INLINE_PAIRS as u64 {
@@ -218,13 +216,18 @@ impl StepCounts for Steps {
     }
 
     #[inline]
-    fn forget_before(&mut self, from: u64) {
-        if self.pairs.front().is_none_or(|(step, _)| step >= from) {
-            return;
+    fn heap_bytes(&self) -> usize {
+        match &self.pairs {
+            Pairs::Inline { .. } => 0,
+            Pairs::Heap(pairs) => pairs.capacity() * size_of::<Pair>(),
         }
-        let expired = self.pairs.partition_point(|step| step < from);
-        self.total -= self.pairs.iter().take(expired).map(|(_, count)| count).sum::<u64>();
-        self.remove_oldest(expired);
+    }
+
+    #[inline]
+    fn forget_before(&mut self, from: u64) {
+        if self.pairs.front().is_some_and(|(step, _)| step < from) {
+            self.forget_expired(from);
+        }
     }
 
     #[inline]
@@ -232,11 +235,13 @@ impl StepCounts for Steps {
         if count == 0 {
             return;
         }
-        self.total += count;
-        match self.pairs.back() {
-            Some((last, _)) if last >= step => *self.pairs.count_mut(self.pairs.len() - 1) += count,
-            _ => self.pairs.push_back((step, count)),
+        if self.total > 0 && self.newest >= step {
+            *self.pairs.last_count_mut() += count;
+        } else {
+            self.pairs.push_back((step, count));
+            self.newest = step;
         }
+        self.total += count;
     }
 
     fn take(&mut self, step: u64, count: u64) -> u64 {
@@ -249,6 +254,7 @@ impl StepCounts for Steps {
         *self.pairs.count_mut(at) -= taken;
         if taken == units {
             self.pairs.remove(at);
+            self.newest = self.pairs.back().map_or(0, |(step, _)| step);
         }
         taken
     }
@@ -274,7 +280,7 @@ impl StepCounts for Steps {
 
     #[inline]
     fn newest(&self) -> Option<u64> {
-        self.pairs.back().map(|(step, _)| step)
+        (self.total > 0).then_some(self.newest)
     }
 
     #[inline]
@@ -282,12 +288,26 @@ impl StepCounts for Steps {
         self.pairs.front()
     }
 
-    /// Adds up what is outside or what is inside, whichever is fewer steps.
     #[inline]
     fn sum_from(&self, from: u64) -> u64 {
-        if self.pairs.front().is_none_or(|(step, _)| step >= from) {
-            return self.total;
+        if self.pairs.front().is_some_and(|(step, _)| step < from) {
+            return self.sum_of_part(from);
         }
+        self.total
+    }
+}
+
+impl Steps {
+    #[inline(never)]
+    fn forget_expired(&mut self, from: u64) {
+        let expired = self.pairs.partition_point(|step| step < from);
+        self.total -= self.pairs.iter().take(expired).map(|(_, count)| count).sum::<u64>();
+        self.remove_oldest(expired);
+    }
+
+    /// Adds up what is outside or what is inside, whichever is fewer steps.
+    #[inline(never)]
+    fn sum_of_part(&self, from: u64) -> u64 {
         let outside = self.pairs.partition_point(|step| step < from);
         let count = |(_, count): &Pair| *count;
         if 2 * outside > self.pairs.len() {

@@ -65,6 +65,7 @@ impl TieredWindow {
 
     /// `now`, or the newest step if that is later: a caller with a slightly earlier timestamp sees what other threads
     /// have charged since.
+    #[inline]
     fn effective_now(&self, steps: &Steps, now: Time) -> Time {
         steps.newest().map_or(now, |step| now.max(self.window.start_of(step)))
     }
@@ -78,11 +79,13 @@ impl TieredWindow {
         Steps::max_bytes(self.window.limit.min(self.window.steps))
     }
 
+    #[inline]
     pub(super) fn limit(&self) -> u64 {
         self.window.limit
     }
 
     /// See [`Quota::clamp`](crate::algorithm::Quota::clamp).
+    #[inline]
     pub(super) fn clamp(&self, steps: &mut Steps, now: Time) -> bool {
         self.window.clamp(steps, now)
     }
@@ -101,11 +104,13 @@ impl Algorithm for TieredWindow {
         Steps::default()
     }
 
+    #[inline]
     fn decide(&self, state: &Steps, now: Time, cost: u64) -> Decision {
         let from = self.window.oldest_at(self.effective_now(state, now));
         self.window.decide_on(state, from, state.sum_from(from), now, cost)
     }
 
+    #[inline]
     fn charge(&self, state: &mut Steps, now: Time, cost: u64) {
         self.window.charge(state, now, cost);
     }
@@ -123,6 +128,7 @@ impl Algorithm for TieredWindow {
         self.charge(state, now, SlidingCompact::room(self.used(state, now), cap, cost));
     }
 
+    #[inline]
     fn counted_at(&self, state: &Steps, now: Time) -> Time {
         self.effective_now(state, now)
     }
@@ -138,10 +144,12 @@ impl Algorithm for TieredWindow {
         state
     }
 
+    #[inline]
     fn expires_at(&self, state: &Steps) -> Time {
         self.window.expires_at(state)
     }
 
+    #[inline]
     fn used(&self, state: &Steps, now: Time) -> u64 {
         state.sum_from(self.window.oldest_at(self.effective_now(state, now)))
     }

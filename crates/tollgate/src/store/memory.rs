@@ -242,7 +242,20 @@ impl MemoryStore {
         predecessors: &[Predecessor],
         policy_check: &PolicyCheck<'_>,
     ) -> Option<LimitOutcome> {
-        let found = match self.find(fingerprint) {
+        self.run_candidates(self.candidates(fingerprint), op, predecessors, policy_check)
+    }
+
+    /// As above, in the lines of the key, which may be stale.
+    #[inline(always)]
+    fn run_candidates(
+        &self,
+        candidates: CandidateLines<'_>,
+        op: &ChargeOp<'_>,
+        predecessors: &[Predecessor],
+        policy_check: &PolicyCheck<'_>,
+    ) -> Option<LimitOutcome> {
+        let fingerprint = candidates.fingerprint();
+        let found = match candidates.slot() {
             Some(slot) if class_number(slot.tag()) == WIDE => self.run_wide_slot(slot, fingerprint, op),
             Some(slot) => self.run_packed_slot(slot, fingerprint, op),
             None => None,
@@ -252,7 +265,7 @@ impl MemoryStore {
 
     /// Runs an operation on a wide state, in the slot where a lock-free lookup has found it. `None` if the slot was
     /// reused since.
-    #[inline]
+    #[inline(always)]
     fn run_wide_slot(
         &self,
         slot: &Slot,
@@ -266,7 +279,7 @@ impl MemoryStore {
         if class_number(tag) != WIDE || !tag_matches(tag, fingerprint) {
             return None;
         }
-        let outcome = self.run_wide(&mut inner, &self.shard_context(n, op.now), word, op);
+        let outcome = self.run_wide(&mut inner, n, word, op);
         if op.has_changed(&outcome) {
             self.region.mark(slot);
         }
@@ -321,7 +334,7 @@ impl MemoryStore {
             let loaded = slot.load();
             let (tag, word) = loaded.entry();
             if class_number(tag) == WIDE {
-                let outcome = self.run_wide(locked.inner(n), &shard, word, op);
+                let outcome = self.run_wide(locked.inner(n), n, word, op);
                 if op.has_changed(&outcome) {
                     self.region.mark(slot);
                 }

@@ -245,14 +245,14 @@ impl MemoryStore {
                 FastPathResult::Fallback => {}
             }
         }
-        self.charge_slow(candidates.fingerprint(), fast_path, cost, now, charged)
+        self.charge_slow(candidates, fast_path, cost, now, charged)
     }
 
     /// The slow path: any key, any state, with the full decision.
     #[inline(never)]
     fn charge_slow(
         &self,
-        fingerprint: Fingerprint,
+        candidates: CandidateLines<'_>,
         fast_path: &FastPath,
         cost: u64,
         now: Time,
@@ -260,7 +260,6 @@ impl MemoryStore {
     ) -> Decision {
         if let Some((meter, class_no)) = &fast_path.bucket {
             fast_path.fast_bucket.advance_word_range(now, *class_no);
-            let candidates = self.candidates(fingerprint);
             if let Some(slot) = candidates.slot()
                 && let Some(decision) =
                     charge_bucket(slot, candidates.owner() | class_bits(*class_no), meter, cost, now)
@@ -270,7 +269,7 @@ impl MemoryStore {
             }
         }
         let op = ChargeOp { quota: &fast_path.quota, cost, kind: ChargeOpKind::Charge, now };
-        let outcome = self.run_key(fingerprint, &op, &[], &PolicyCheck::always());
+        let outcome = self.run_candidates(candidates, &op, &[], &PolicyCheck::always());
         outcome.expect("the limit is always in force").decision
     }
 

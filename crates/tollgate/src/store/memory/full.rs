@@ -6,6 +6,7 @@ use crate::algorithm::{Admission, Algorithm as _, Decision, Grant, Quota, QuotaS
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::ChargeOp;
 use crate::store::memory::shard::{PressureCounts, ReplaceResult, ShardContext, ShardInner};
+use crate::store::memory::slab::ChangedEntry;
 use crate::store::memory::slab_eviction::Growth;
 use crate::store::memory::slot::{Slot, SlotValue};
 use crate::store::memory::table::class_number;
@@ -126,22 +127,42 @@ impl MemoryStore {
         }
     }
 
+    /// Runs an operation on the wide state at an index of shard `n`.
+    #[inline(always)]
     pub(super) fn run_wide(
         &self,
         inner: &mut ShardInner,
-        shard: &ShardContext<'_>,
+        n: usize,
         index: u64,
         op: &ChargeOp<'_>,
     ) -> LimitOutcome {
-        let changed = inner.change_wide(shard, index, op.quota, |state| op.run_state(state));
-        let (outcome, growth, pressure) = changed.expect("a wide slot has its state in the slab");
+        let changed = inner.slab.run(index, op).expect("a wide slot has its state in the slab");
+        if changed.has_grown || inner.slab.may_have_expired(op.now) {
+            return self.finish_wide(inner, n, index, op, &changed);
+        }
+        changed.result
+    }
+
+    /// Drops expired entries. A state that has grown and finds no room is left unchanged, and denies.
+    #[inline(never)]
+    fn finish_wide(
+        &self,
+        inner: &mut ShardInner,
+        n: usize,
+        index: u64,
+        op: &ChargeOp<'_>,
+        ChangedEntry { result, has_grown }: &ChangedEntry<LimitOutcome>,
+    ) -> LimitOutcome {
+        let shard = &self.shard_context(n, op.now);
+        let mut pressure = PressureCounts::default();
+        let growth = inner.after_change(shard, index, op.quota, *has_grown, &mut pressure);
         self.count_pressure(&pressure);
         if growth == Growth::Fits {
-            return outcome;
+            return *result;
         }
-        let Some(grant) = outcome.grant else {
+        let Some(grant) = result.grant else {
             inner.merge_steps(shard, index, op.quota); // a denial that counts
-            return outcome;
+            return *result;
         };
         let reverted = inner.change_wide(shard, index, op.quota, |state| {
             op.quota.refund(state, &grant, grant.cost, op.now);

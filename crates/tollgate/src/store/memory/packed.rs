@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::gcra::{BucketClock, Meter};
 use crate::algorithm::sliding_counter::SlidingCounter;
-use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW, Quota, QuotaState};
+use crate::algorithm::{Algorithm, Decision, Grant, MAX_SKEW, Quota, QuotaState, WideAlgorithm};
 use crate::limit::{Limit, WindowStart};
 pub(crate) use crate::store::ChargeOpKind;
 use crate::store::memory::layout::{
@@ -314,16 +314,16 @@ impl ChargeOp<'_> {
 
     /// Runs the operation on a state that is not packed.
     pub(crate) fn run_state(&self, state: &mut QuotaState) -> LimitOutcome {
-        self.quota.clamp_window(state, self.now);
-        // One dispatch for all steps of the operation, where the state is of the quota's kind.
-        let (mut outcome, _) = match (self.quota, &mut *state) {
-            (Quota::Log(window), QuotaState::Log(log)) => self.run(window, log),
-            (Quota::Steps(window), QuotaState::Steps(steps)) => self.run(window, steps),
-            (Quota::Tiers(window), QuotaState::Tiers(tiers)) => self.run(window, tiers),
-            (quota, state) => self.run(quota, state),
-        };
+        self.run_wide(self.quota, state)
+    }
+
+    /// As above, for an algorithm that is known by type.
+    #[inline(always)]
+    pub(super) fn run_wide<A: WideAlgorithm>(&self, algorithm: &A, state: &mut A::State) -> LimitOutcome {
+        algorithm.clamp(state, self.now);
+        let (mut outcome, _) = self.run(algorithm, state);
         if let Some(grant) = &mut outcome.grant {
-            grant.mark = self.quota.mark(state);
+            grant.mark = algorithm.mark(state);
         }
         outcome
     }

@@ -65,9 +65,9 @@ impl MemoryStore {
         let class = self.classes.get(class_number(tag));
         let now = out.now();
         match (wide, class) {
-            (Some(wide), _) if wide.expires_at > now => {
+            (Some(wide), _) if wide.expires_at() > now => {
                 let out = out.record(Record::Wide);
-                out.words([wide.key(), wide.expires_at.nanos()]);
+                out.words([wide.key(), wide.expires_at().nanos()]);
                 write_state(out, &wide.state);
             }
             (None, Some(class)) if class.encoding.expires_at(word) > now => {

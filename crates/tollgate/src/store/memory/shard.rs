@@ -246,7 +246,7 @@ impl ShardInner {
                 let entry = (tag(fingerprint, *class_no), *word);
                 (self.expires_at(shard, entry), self.used_fraction(shard, entry))
             }
-            SavedEntry::Wide(wide) => (wide.expires_at, wide.used_fraction()),
+            SavedEntry::Wide(wide) => (wide.expires_at(), wide.used_fraction()),
         };
         let known = shard.table.find(shard.lines, fingerprint).is_some();
         !known
@@ -270,7 +270,7 @@ impl ShardInner {
     pub(super) fn expires_at(&self, shard: &ShardContext<'_>, (tag, word): SlotEntry) -> Time {
         match class_number(tag) {
             _ if tag == 0 => Time::EPOCH,
-            WIDE => self.slab.get(word).map_or(Time::EPOCH, |wide| wide.expires_at),
+            WIDE => self.slab.get(word).map_or(Time::EPOCH, WideEntry::expires_at),
             class_no => {
                 shard.classes.get(class_no).map_or(Time::EPOCH, |class| class.encoding.expires_at(word))
             }

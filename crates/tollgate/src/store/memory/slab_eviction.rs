@@ -4,7 +4,7 @@ use crate::algorithm::{Quota, QuotaState};
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::Class;
 use crate::store::memory::shard::{PressureCounts, ShardContext, ShardInner};
-use crate::store::memory::slab::{Slab, WideEntry};
+use crate::store::memory::slab::{ChangedEntry, Slab, WideEntry};
 use crate::store::memory::used_fraction::UsedFraction;
 
 /// Wide entries checked with every write of one, so that expired ones do not accumulate.
@@ -23,7 +23,6 @@ pub(super) enum Growth {
 impl ShardInner {
     /// Changes a wide state in place. If it has grown and there is no room, entries that used little are evicted, or
     /// it is coarsened; if neither helps the caller must undo the change.
-    #[inline]
     pub(super) fn change_wide<T>(
         &mut self,
         shard: &ShardContext<'_>,
@@ -31,29 +30,28 @@ impl ShardInner {
         quota: &Quota,
         change: impl FnOnce(&mut QuotaState) -> T,
     ) -> Option<(T, Growth, PressureCounts)> {
-        let changed = self.slab.change(index, quota, shard.now, change)?;
+        let ChangedEntry { result, has_grown } = self.slab.change(index, quota, shard.now, change)?;
         let mut pressure = PressureCounts::default();
-        self.sweep(shard, changed.fingerprint);
-        let growth = match changed.has_grown {
-            false => Growth::Fits,
-            true => {
-                let entry = (changed.fingerprint, changed.used_fraction);
-                self.fit_grown(shard, index, quota, entry, &mut pressure)
-            }
-        };
-        Some((changed.result, growth, pressure))
+        let growth = self.after_change(shard, index, quota, has_grown, &mut pressure);
+        Some((result, growth, pressure))
     }
 
-    /// Finds room for a wide state that has grown.
-    #[inline(never)]
-    fn fit_grown(
+    /// Drops expired entries, and finds room for a wide state that has grown.
+    pub(super) fn after_change(
         &mut self,
         shard: &ShardContext<'_>,
         index: u64,
         quota: &Quota,
-        (keep, fraction): (Fingerprint, UsedFraction),
+        has_grown: bool,
         pressure: &mut PressureCounts,
     ) -> Growth {
+        let Some(wide) = self.slab.get(index) else { return Growth::Fits };
+        let keep = wide.fingerprint();
+        let fraction = wide.used_fraction();
+        self.sweep(shard, keep);
+        if !has_grown {
+            return Growth::Fits;
+        }
         let budget = self.slab_budget(shard);
         self.evict_until(shard, keep, fraction, pressure, |slab| slab.bytes() <= budget);
         while self.slab.bytes() > budget {
@@ -80,14 +78,16 @@ impl ShardInner {
     /// Drops expired entries among the next few wide ones.
     #[inline]
     pub(super) fn sweep(&mut self, shard: &ShardContext<'_>, keep: Fingerprint) {
+        if !self.slab.may_have_expired(shard.now) {
+            return;
+        }
         for _ in 0..SWEEP {
-            let expired = self.slab.next(keep).filter(|wide| wide.expires_at <= shard.now);
+            let expired = self.slab.next(keep).filter(|wide| wide.expires_at() <= shard.now);
             if let Some(fingerprint) = expired.map(WideEntry::fingerprint) {
                 self.remove(shard, fingerprint);
             }
         }
         self.slab.prefetch_next(SWEEP);
-        self.slab.shrink();
     }
 
     /// Makes room for a new wide state; returns whether it fits.
@@ -118,7 +118,7 @@ impl ShardInner {
             || self
                 .slab
                 .next_items(EVICTION_SEARCH)
-                .any(|wide| wide.expires_at <= shard.now || wide.used_fraction().is_evictable_by(fraction));
+                .any(|wide| wide.expires_at() <= shard.now || wide.used_fraction().is_evictable_by(fraction));
         in_slab && self.has_slot_for(shard, fingerprint, fraction)
     }
 
@@ -152,10 +152,11 @@ impl ShardInner {
         let Some(wide) = self.slab.next(keep) else { return };
         let fingerprint = wide.fingerprint();
         let other = wide.used_fraction();
-        let expired = wide.expires_at <= shard.now;
+        let expires_at = wide.expires_at();
+        let expired = expires_at <= shard.now;
         let evictable = other.is_evictable_by(fraction);
         if evictable && !expired {
-            self.evicted_fractions.add_wide(&wide.state, other, wide.expires_at, shard.now);
+            self.evicted_fractions.add_wide(&wide.state, other, expires_at, shard.now);
         }
         if (expired || evictable) && self.remove(shard, fingerprint) {
             pressure.evicted += u64::from(!expired);

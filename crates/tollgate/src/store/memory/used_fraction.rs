@@ -27,6 +27,15 @@ impl UsedFraction {
         UsedFraction(u8::try_from(parts).unwrap_or(u8::MAX))
     }
 
+    /// As [`of`](Self::of), without a division if the fraction has not changed.
+    #[inline]
+    pub(super) fn updated(self, used: u64, capacity: u64) -> UsedFraction {
+        let parts = used.checked_mul(u64::from(Self::FULL.0));
+        let bound = capacity.checked_mul(u64::from(self.0));
+        let below_bound = bound.zip(parts).and_then(|(bound, parts)| bound.checked_sub(parts));
+        if below_bound.is_some_and(|below| below < capacity) { self } else { Self::of(used, capacity) }
+    }
+
     /// The byte that a wide entry stores. Zero was written by versions that stored no fractions: such an entry is
     /// treated as one at its limit.
     pub(super) fn from_byte(byte: u8) -> UsedFraction {
@@ -62,6 +71,14 @@ mod tests {
             assert!(!quarter.is_evictable_by(new) && !whole.is_evictable_by(new));
         }
         assert!(UsedFraction::of(1, 1_000_000) > UsedFraction::NONE);
+        for capacity in [0, 1, 7, 63, 64, 65, 100, u64::MAX / 100, u64::MAX] {
+            for used in [0, 1, 2, 6, 7, 8, 63, 64, 65, 99, 300, u64::MAX / 64, u64::MAX] {
+                for before in 0..=u8::MAX {
+                    let fraction = UsedFraction(before).updated(used, capacity);
+                    assert_eq!(fraction, UsedFraction::of(used, capacity), "{before}, {used} of {capacity}");
+                }
+            }
+        }
         assert_eq!(UsedFraction::from_byte(whole.byte()), whole);
     }
 }
