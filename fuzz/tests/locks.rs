@@ -8,7 +8,7 @@ use tollgate::internal::algorithm::Quota;
 use tollgate::internal::changes::Changes;
 use tollgate::internal::engine::log::Image;
 use tollgate::internal::fingerprint::Secret;
-use tollgate::internal::store::{Charge, MemoryStore};
+use tollgate::internal::store::{Charge, ChargeReceipt, MemoryStore};
 use tollgate::internal::testing::steps::{CountedSteps, measure};
 use tollgate::internal::{EngineCore, EngineSetup, Limit, PolicySnapshot, Shape};
 use tollgate::{Hit, Time};
@@ -204,4 +204,59 @@ fn the_collection_of_classes_is_spread_over_requests() {
         assert!(most.total <= COLLECTED_LINES + SECTION_STEPS, "{most:?}");
         assert!(most.longest_section <= SECTION_STEPS, "{most:?}");
     }
+}
+
+/// A regression: a refund wrote every entry of a log again, and saving it encoded them, under the lock of the shard.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn the_log_of_a_large_limit_does_not_lengthen_the_locks() {
+    const LIMIT: u64 = 100_000;
+    let limit = Limit::new(format!("{LIMIT}/h").parse().expect("a rate"), Shape::SlidingLog);
+    let quota = Quota::new(&limit.expect("a valid limit"));
+    let key = Secret::random().fingerprint(["user"]);
+    // An hour of hits that come as close together as hits can, and one that is evenly filled.
+    for apart in [Duration::from_micros(20), Duration::from_millis(36)] {
+        let store = MemoryStore::new(256 << 20);
+        let mut most = CountedSteps::default();
+        let mut receipts = Vec::new();
+        let mut now = NOW;
+        let charge = |cost: u64| [Charge::enforced(key, quota, cost)];
+        for n in 0..LIMIT {
+            now = now + apart;
+            most = most.max(measure(|| {
+                let outcome = store.charge(&charge(1), now);
+                assert!(outcome.admitted);
+                receipts.extend(ChargeReceipt::of(&charge(1), &outcome).filter(|_| n % 100 == 0));
+            }));
+        }
+        // Denied: it waits for most of the log.
+        most = most.max(measure(|| assert!(!store.charge(&charge(LIMIT - 1), now).admitted)));
+        for receipt in receipts {
+            most = most.max(measure(|| store.refund(receipt, now)));
+        }
+        // Nearly all of it leaves the window at once.
+        now = NOW + Duration::from_secs(3_599) + apart * LIMIT as u32;
+        most = most.max(measure(|| assert!(store.charge(&charge(1), now).admitted)));
+        eprintln!("{LIMIT} hits {apart:?} apart: {most:?}");
+        assert!(most.longest_section <= SECTION_STEPS, "{most:?}");
+        assert!(most.total <= REQUEST_STEPS, "{most:?}");
+    }
+}
+
+/// Saving copies a state under the lock, and encodes it afterwards.
+#[test]
+#[cfg_attr(debug_assertions, ignore = "it takes minutes: run it with --release")]
+fn the_log_of_a_large_limit_is_encoded_without_a_lock() {
+    let rules = "rules: [{ id: a, key: user, limit: 100000/h, algorithm: sliding-log }]";
+    let setup = EngineSetup { changes: Changes::Recorded, ..EngineSetup::default() };
+    let engine = EngineCore::with_setup(PolicySnapshot::from_yaml(rules).expect("valid rules"), setup);
+    for n in 0..100_000 {
+        let now = NOW + Duration::from_millis(36 * n);
+        assert!(engine.check(&Hit::on("GET", "h", "/").user("user"), now).allowed);
+    }
+    let end = NOW + Duration::from_secs(3_600);
+    let saving = measure(|| engine.write_changes(end, &mut |_| Ok(())).expect("nothing is written"));
+    eprintln!("saving: {saving:?}");
+    assert!(saving.total > 100_000, "every entry is encoded: {saving:?}");
+    assert!(saving.longest_section <= SAVING_STEPS, "{saving:?}");
 }

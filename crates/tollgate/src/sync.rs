@@ -35,6 +35,13 @@ pub(crate) fn begin_section() {
     steps::begin_section();
 }
 
+/// No lock is held: the steps that follow are in no critical section.
+#[inline(always)]
+pub(crate) fn end_section() {
+    #[cfg(any(test, feature = "testing"))]
+    steps::end_section();
+}
+
 /// Entries, lines or bans that a critical section visits, for tests that bound it.
 #[inline(always)]
 pub(crate) fn count_steps(count: usize) {
@@ -46,8 +53,8 @@ pub(crate) fn count_steps(count: usize) {
 
 /// The work of one thread, counted by the code that visits entries, lines of a table, states and bans.
 ///
-/// A critical section is taken to last until the thread's next lock, so it is never counted too short unless locks are
-/// nested; the total bounds those.
+/// A critical section is taken to last until the thread's next lock or [`end_section`], so it is never counted too short
+/// unless locks are nested; the total bounds those.
 #[cfg(any(test, feature = "testing"))]
 #[cfg_attr(
     not(feature = "testing"),
@@ -60,6 +67,7 @@ pub mod steps {
         static TOTAL: Cell<usize> = const { Cell::new(0) };
         static SECTION: Cell<usize> = const { Cell::new(0) };
         static LONGEST: Cell<usize> = const { Cell::new(0) };
+        static IS_UNLOCKED: Cell<bool> = const { Cell::new(false) };
     }
 
     /// The steps of some work.
@@ -84,16 +92,25 @@ pub mod steps {
     /// Counts the steps of some work on this thread.
     pub fn measure(work: impl FnOnce()) -> CountedSteps {
         [&TOTAL, &SECTION, &LONGEST].into_iter().for_each(|count| count.set(0));
+        IS_UNLOCKED.set(false);
         work();
         CountedSteps { total: TOTAL.get(), longest_section: LONGEST.get() }
     }
 
     pub(super) fn begin_section() {
         SECTION.set(0);
+        IS_UNLOCKED.set(false);
+    }
+
+    pub(super) fn end_section() {
+        IS_UNLOCKED.set(true);
     }
 
     pub(super) fn count(count: usize) {
         TOTAL.set(TOTAL.get() + count);
+        if IS_UNLOCKED.get() {
+            return;
+        }
         SECTION.set(SECTION.get() + count);
         LONGEST.set(LONGEST.get().max(SECTION.get()));
     }

@@ -2,11 +2,19 @@
 //!
 //! A log is a sliding window whose step is the resolution of time itself. Its memory grows with the limit, so each hit
 //! is stored as the distance from the previous one, in as few nibbles as possible: six for a few hundred hits an hour.
+//!
+//! A long log is a queue of runs. A refund finds its run by binary search and rewrites that one alone; runs that leave the
+//! window are dropped as a whole.
 
-use smallvec::SmallVec;
+use std::collections::VecDeque;
 
 use crate::algorithm::sliding_compact::{StepCounts, StepStorage, StepWindow};
+use crate::sync::count_steps;
 use crate::time::Period;
+
+mod run;
+
+use run::{LogRun, MAX_BYTES, MAX_ENTRY_BYTES, MAX_NUMBER, SLACK};
 
 /// The unit of a log, in nanoseconds.
 pub const STEP_NS: u64 = 10_000;
@@ -29,8 +37,15 @@ pub(crate) fn max_bytes(window: &SlidingLog) -> u64 {
     let count = if window.limit > entries { 2 + half_bytes(window.limit / entries) + 1 } else { 1 };
     let bytes = entries.saturating_mul(1 + distance + count) / 2;
     let slack = 2 * (bytes / SLACK as u64 + MAX_ENTRY_BYTES as u64 + 1);
-    bytes.saturating_add(slack)
+    // Two neighbours that are short are merged, but for the first pair and the last.
+    let runs = bytes.saturating_add(slack) / (MAX_PAIR_BYTES as u64 / 2);
+    let one_run = bytes.saturating_add(slack) <= MAX_BYTES as u64;
+    let older = if one_run { 0 } else { OlderRuns::max_bytes(runs + 4).saturating_add(MAX_BYTES as u64) };
+    bytes.saturating_add(slack).saturating_add(older)
 }
+
+/// Neighbours of at most so many bytes together are merged.
+const MAX_PAIR_BYTES: usize = MAX_BYTES / 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NibbleStorage;
@@ -39,249 +54,272 @@ impl StepStorage for NibbleStorage {
     type Container = Log;
 }
 
-/// Steps and their counts, oldest first, in nibbles.
-///
-/// A number is its length in nibbles, followed by the nibbles. An entry is its distance from the previous one (unused
-/// for the oldest) and, after a marker, its count if that is not one.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The steps of a window with their counts, oldest first.
+#[derive(Clone, Debug, Default)]
 pub struct Log {
-    bytes: SmallVec<[u8; INLINE_BYTES]>,
-    /// The start of the oldest entry, the start of the newest, and its end, in nibbles.
-    head: u32,
-    last: u32,
-    end: u32,
-    oldest: u64,
-    newest: u64,
+    /// The newest steps; empty only if the log is.
+    newest: LogRun,
+    /// Earlier runs, none of them empty.
+    older: Option<Box<OlderRuns>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct OlderRuns {
+    runs: VecDeque<LogRun>,
+    /// Of all of them.
     total: u64,
+    /// Their heap bytes.
+    run_bytes: usize,
 }
 
-struct LogEntry {
-    distance: u64,
-    count: u64,
-    /// The start of the next entry.
-    next: u32,
-}
-
-/// The nibbles of a number, or of a marker and a number, lowest first.
-#[derive(Clone, Copy)]
-struct Nibbles {
-    bits: u64,
-    len: u32,
-}
-
-impl Nibbles {
-    const NONE: Nibbles = Nibbles { bits: 0, len: 0 };
-
-    #[inline]
-    fn number(number: u64) -> Nibbles {
-        let len = nibbles_of(number);
-        Nibbles { bits: number << 4 | u64::from(len), len: len + 1 }
-    }
-
-    #[inline]
-    fn count(count: u64) -> Nibbles {
-        let Nibbles { bits, len } = Nibbles::number(count);
-        Nibbles { bits: bits << 4 | COUNT_MARKER, len: len + 1 }
+impl PartialEq for Log {
+    fn eq(&self, other: &Log) -> bool {
+        self.pairs().eq(other.pairs())
     }
 }
 
-#[inline]
-fn nibbles_of(number: u64) -> u32 {
-    (u64::BITS - number.leading_zeros()).div_ceil(4)
-}
+impl Eq for Log {}
 
-/// The nibbles of an entry.
-#[inline]
-fn entry_nibbles(distance: u64, count: u64) -> [Nibbles; 3] {
-    let one_count = if count == 1 { Nibbles::NONE } else { Nibbles::count(count & MAX_NUMBER) };
-    let rest = if count > MAX_NUMBER { Nibbles::count(count >> NUMBER_BITS) } else { Nibbles::NONE };
-    [Nibbles::number(distance), one_count, rest]
+impl OlderRuns {
+    fn heap_bytes(&self) -> usize {
+        size_of::<OlderRuns>() + self.runs.capacity() * size_of::<LogRun>() + self.run_bytes
+    }
+
+    /// Maximum bytes of so many runs, without their entries.
+    const fn max_bytes(runs: u64) -> u64 {
+        let capacity = runs + runs / 8 + 1;
+        (size_of::<OlderRuns>() as u64).saturating_add(capacity.saturating_mul(size_of::<LogRun>() as u64))
+    }
+
+    fn push(&mut self, run: LogRun) {
+        if self.runs.len() == self.runs.capacity() {
+            self.runs.reserve_exact(self.runs.len() / 8 + 1);
+        }
+        self.total += run.total();
+        self.run_bytes += run.heap_bytes();
+        self.runs.push_back(run);
+    }
+
+    fn pop_front(&mut self) {
+        if let Some(run) = self.runs.pop_front() {
+            self.total -= run.total();
+            self.run_bytes -= run.heap_bytes();
+        }
+    }
+
+    fn forget_before(&mut self, from: u64) {
+        while self.runs.front().is_some_and(|run| run.newest() < from) {
+            count_steps(1);
+            self.pop_front();
+        }
+        self.change(0, |run| run.forget_before_in_full(from));
+        self.shrink();
+    }
+
+    /// Subtracts up to `count` from the oldest steps; returns how much was not there.
+    fn take_oldest(&mut self, count: u64) -> u64 {
+        let mut left = count;
+        while let Some(run) = self.runs.front().filter(|run| run.total() <= left) {
+            count_steps(1);
+            left -= run.total();
+            self.pop_front();
+        }
+        if left > 0 && !self.runs.is_empty() {
+            self.change(0, |run| run.take_oldest(left));
+            left = 0;
+        }
+        self.shrink();
+        left
+    }
+
+    /// Subtracts up to `count` from a step; returns how much was subtracted.
+    fn take(&mut self, step: u64, count: u64) -> u64 {
+        let at = self.runs.partition_point(|run| run.newest() < step);
+        let taken = self.change(at, |run| run.take(step, count)).unwrap_or(0);
+        if taken > 0 && !self.merge(at) {
+            self.merge(at.wrapping_sub(1));
+        }
+        taken
+    }
+
+    /// Changes a run, which may become empty.
+    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut LogRun) -> T) -> Option<T> {
+        let run = self.runs.get_mut(at)?;
+        self.total -= run.total();
+        self.run_bytes -= run.heap_bytes();
+        let result = change(run);
+        self.total += run.total();
+        self.run_bytes += run.heap_bytes();
+        if run.is_empty() {
+            self.remove(at);
+        }
+        Some(result)
+    }
+
+    fn remove(&mut self, at: usize) {
+        if let Some(run) = self.runs.remove(at) {
+            self.total -= run.total();
+            self.run_bytes -= run.heap_bytes();
+        }
+        self.shrink();
+    }
+
+    /// Merges a run and the next one, if they fit one run: refunds do not leave many short runs. Returns whether they
+    /// do.
+    fn merge(&mut self, at: usize) -> bool {
+        let Some((first, second)) = self.runs.get(at).zip(self.runs.get(at.wrapping_add(1))) else {
+            return false;
+        };
+        if first.live_bytes() + second.live_bytes() > MAX_PAIR_BYTES {
+            return false;
+        }
+        let merged = first.merged(second);
+        self.remove(at + 1);
+        self.change(at, |run| *run = merged);
+        true
+    }
+
+    fn shrink(&mut self) {
+        if self.runs.capacity() > 4 * self.runs.len().max(1) {
+            self.runs.shrink_to(self.runs.len() + self.runs.len() / 8 + 1);
+        }
+    }
 }
 
 impl Log {
-    fn is_empty(&self) -> bool {
-        self.head == self.end
-    }
-
-    fn entry(&self, at: u32) -> LogEntry {
-        #[cfg(test)]
-        tests::ENTRIES_READ.set(tests::ENTRIES_READ.get() + 1);
-        let (distance, mut next) = self.number(at);
-        let mut count = 1;
-        let mut bits = 0;
-        while next < self.end && self.word(next) & 0xf == COUNT_MARKER {
-            let (part, end) = self.number(next + 1);
-            count = if bits == 0 { part } else { count | part << bits };
-            bits += NUMBER_BITS;
-            next = end;
-        }
-        LogEntry { distance, count, next }
-    }
-
-    #[inline]
-    fn push(&mut self, distance: u64, count: u64) {
-        let parts = entry_nibbles(distance, count);
-        self.make_room(parts.iter().map(|part| part.len as usize).sum::<usize>().div_ceil(2));
-        self.last = self.end;
-        parts.into_iter().filter(|part| part.len > 0).for_each(|part| self.push_nibbles(part));
-    }
-
-    /// Makes room for `needed` more bytes: at the front, or by growing a little.
-    #[inline]
-    fn make_room(&mut self, needed: usize) {
-        if self.bytes.capacity() - self.bytes.len() < needed {
-            self.make_more_room();
-        }
-    }
-
     #[cold]
-    fn make_more_room(&mut self) {
-        let dead_bytes = self.head as usize / 2;
-        let size = self.bytes.len();
-        if dead_bytes >= (size / SLACK).max(MAX_ENTRY_BYTES) {
-            self.bytes.drain(..dead_bytes);
-            for offset in [&mut self.head, &mut self.last, &mut self.end] {
-                *offset -= 2 * dead_bytes as u32;
+    fn begin_run(&mut self) {
+        self.newest.shrink();
+        self.older.get_or_insert_default().push(std::mem::take(&mut self.newest));
+    }
+
+    /// Changes the older runs, if there are any. The last of them becomes the newest if that is empty.
+    #[inline]
+    fn change_older<T: Default>(&mut self, change: impl FnOnce(&mut OlderRuns) -> T) -> T {
+        match &mut self.older {
+            None => T::default(),
+            Some(older) => {
+                let result = change(older);
+                self.settle();
+                result
             }
-        } else {
-            self.bytes.reserve_exact((size / SLACK).max(MAX_ENTRY_BYTES));
         }
     }
 
-    fn pop(&mut self) {
-        let LogEntry { count, next, .. } = self.entry(self.head);
-        self.total -= count;
-        self.head = next;
-        if self.is_empty() {
-            self.bytes.clear();
-            self.head = 0;
-            self.last = 0;
-            self.end = 0;
-        } else {
-            self.oldest += self.entry(self.head).distance;
+    fn settle(&mut self) {
+        let Some(older) = &mut self.older else { return };
+        if self.newest.is_empty()
+            && let Some(last) = older.runs.pop_back()
+        {
+            older.total -= last.total();
+            older.run_bytes -= last.heap_bytes();
+            self.newest = last;
+        }
+        if older.runs.is_empty() {
+            self.older = None;
         }
     }
 
-    /// The nibbles from a position on, up to the end or to sixty bits.
+    /// Whether there is a step before `from`.
     #[inline]
-    fn word(&self, at: u32) -> u64 {
-        let from = &self.bytes[at as usize / 2..];
-        let word = match from.first_chunk() {
-            Some(word) => u64::from_le_bytes(*word),
-            None => from.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-        };
-        word >> (4 * (at % 2))
+    fn begins_before(&self, from: u64) -> bool {
+        let first = self.older.as_ref().and_then(|older| older.runs.front()).unwrap_or(&self.newest);
+        !first.is_empty() && first.oldest() < from
     }
 
-    #[inline]
-    fn push_nibbles(&mut self, Nibbles { mut bits, len }: Nibbles) {
-        let mut left = len;
-        if self.end % 2 == 1 {
-            *self.bytes.last_mut().expect("the first half of a byte is there") |= (bits as u8) << 4;
-            bits >>= 4;
-            left -= 1;
+    #[inline(never)]
+    fn forget_expired(&mut self, from: u64) {
+        self.change_older(|older| older.forget_before(from));
+        if self.older.is_none() {
+            self.newest.forget_before(from);
         }
-        self.bytes.extend_from_slice(&bits.to_le_bytes()[..left.div_ceil(2) as usize]);
-        self.end += len;
     }
 
-    /// A number, and the position after it.
-    #[inline]
-    fn number(&self, at: u32) -> (u64, u32) {
-        let word = self.word(at);
-        let len = (word & 0xf) as u32;
-        (word >> 4 & ((1 << (4 * len)) - 1), at + 1 + len)
+    #[inline(never)]
+    fn sum_before(&self, from: u64) -> u64 {
+        let before = self.runs().take_while(|run| run.oldest() < from);
+        before.map(|run| if run.newest() < from { run.total() } else { run.sum_before(from) }).sum()
     }
 
-    /// Removes the newest entry's bytes, to write it again.
-    fn rewind(&mut self) {
-        self.end = self.last;
-        self.bytes.truncate((self.end as usize).div_ceil(2));
-        if self.end % 2 == 1 {
-            *self.bytes.last_mut().expect("its low half belongs to the previous entry") &= 0xf;
-        }
+    fn runs(&self) -> impl Iterator<Item = &LogRun> {
+        let older = self.older.iter().flat_map(|older| &older.runs);
+        older.chain([&self.newest]).filter(|run| !run.is_empty()).inspect(|_| count_steps(1))
     }
 }
 
 impl StepCounts for Log {
     fn pairs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        let mut at = self.head;
-        let mut step = self.oldest;
-        std::iter::from_fn(move || {
-            let entry = (at < self.end).then(|| self.entry(at))?;
-            step += if at == self.head { 0 } else { entry.distance };
-            at = entry.next;
-            Some((step, entry.count))
-        })
+        self.runs().flat_map(LogRun::pairs)
     }
 
+    #[inline]
     fn total(&self) -> u64 {
-        self.total
+        self.newest.total() + self.older.as_ref().map_or(0, |older| older.total)
     }
 
     #[inline]
     fn heap_bytes(&self) -> usize {
-        if self.bytes.spilled() { self.bytes.capacity() } else { 0 }
+        self.newest.heap_bytes() + self.older.as_ref().map_or(0, |older| older.heap_bytes())
     }
 
+    #[inline]
     fn forget_before(&mut self, from: u64) {
-        while !self.is_empty() && self.oldest < from {
-            self.pop();
-        }
-        if self.bytes.capacity() > 4 * (self.bytes.len() - self.head as usize / 2).max(2 * MAX_ENTRY_BYTES) {
-            let kept: Log = self.pairs().collect();
-            *self = kept;
+        if self.begins_before(from) {
+            self.forget_expired(from);
         }
     }
 
+    #[inline]
     fn add(&mut self, step: u64, count: u64) {
-        if count == 0 {
-            return;
+        if self.newest.is_full() && count > 0 && step.min(MAX_NUMBER) > self.newest.newest() {
+            self.begin_run();
         }
-        let step = step.min(MAX_NUMBER);
-        self.total += count;
-        if self.is_empty() {
-            self.oldest = step;
-            self.newest = step;
-            self.push(0, count);
-        } else if step > self.newest {
-            self.push(step - self.newest, count);
-            self.newest = step;
-        } else {
-            let LogEntry { distance, count: before, .. } = self.entry(self.last);
-            self.rewind();
-            self.push(distance, before + count);
-        }
+        self.newest.add(step, count);
     }
 
     fn take(&mut self, step: u64, count: u64) -> u64 {
-        let mut taken = 0;
-        let kept = self.pairs().map(|(at, units)| {
-            let off = if at == step { count.min(units) } else { 0 };
-            taken += off;
-            (at, units - off)
-        });
-        let kept: Log = kept.collect();
-        if taken > 0 {
-            *self = kept;
+        if self.newest.is_empty() || step >= self.newest.oldest() {
+            let taken = self.newest.take(step, count);
+            self.settle();
+            return taken;
         }
-        taken
+        self.change_older(|older| older.take(step, count))
     }
 
-    fn take_oldest(&mut self, mut count: u64) {
-        while count > 0 && !self.is_empty() {
-            let oldest = self.entry(self.head).count;
-            if oldest > count {
-                self.take(self.oldest, count); // rewritten in place it might be longer
-                return;
-            }
-            self.pop();
-            count -= oldest;
-        }
+    fn take_oldest(&mut self, count: u64) {
+        let left = match &mut self.older {
+            Some(older) => older.take_oldest(count),
+            None => count,
+        };
+        self.newest.take_oldest(left);
+        self.settle();
     }
 
+    #[inline]
     fn newest(&self) -> Option<u64> {
-        (!self.is_empty()).then_some(self.newest)
+        (!self.newest.is_empty()).then_some(self.newest.newest())
+    }
+
+    #[inline]
+    fn sum_from(&self, from: u64) -> u64 {
+        if self.begins_before(from) { self.total() - self.sum_before(from) } else { self.total() }
+    }
+
+    fn step_freeing(&self, from: u64, count: u64) -> Option<u64> {
+        let mut freed = 0;
+        for run in self.runs().filter(|run| run.newest() >= from) {
+            if run.oldest() >= from && freed + run.total() < count {
+                freed += run.total();
+                continue;
+            }
+            for (step, units) in run.pairs().filter(|(step, _)| *step >= from) {
+                freed += units;
+                if freed >= count {
+                    return Some(step);
+                }
+            }
+        }
+        None
     }
 }
 
@@ -293,18 +331,6 @@ impl FromIterator<(u64, u64)> for Log {
     }
 }
 
-/// Precedes a count, or the rest of a large one. No number has that many nibbles.
-const COUNT_MARKER: u64 = 0xf;
-const NUMBER_BITS: u32 = 4 * (COUNT_MARKER as u32 - 1);
-const MAX_NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// The fraction of its bytes that a log wastes at either end is at most one in this many.
-const SLACK: usize = 32;
-/// Bytes of the longest entry.
-pub(crate) const MAX_ENTRY_BYTES: usize = 24;
-/// Bytes that are stored in place: the longest entry, or six to eight ordinary ones. Most keys never have more, and are
-/// read without a further cache miss.
-const INLINE_BYTES: usize = MAX_ENTRY_BYTES;
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -312,11 +338,8 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{Admission, Algorithm};
+    use crate::sync::steps;
     use crate::time::Time;
-
-    thread_local! {
-        pub(super) static ENTRIES_READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    }
 
     #[test]
     fn a_counted_denial_takes_time_linear_in_the_log() {
@@ -329,12 +352,13 @@ mod tests {
                 now = now + Duration::from_micros(100);
                 log.charge(&mut state, now, 1);
             }
-            ENTRIES_READ.set(0);
-            log.drain(&mut state, now, limit - 1);
-            assert_eq!(state.total(), limit);
-            log.drain(&mut state, now, limit / 2);
-            assert_eq!((state.total(), state.pairs().count()), (limit, 1));
-            ENTRIES_READ.get()
+            let drain = || {
+                log.drain(&mut state, now, limit - 1);
+                assert_eq!(state.total(), limit);
+                log.drain(&mut state, now, limit / 2);
+                assert_eq!((state.total(), state.pairs().count()), (limit, 1));
+            };
+            steps::measure(drain).total
         };
         let single = read(20_000);
         let double = read(40_000);
@@ -409,6 +433,83 @@ mod tests {
                 assert!(log.pairs().eq(model.iter().map(|(step, count)| (*step, *count))));
                 assert_eq!(log.total(), model.values().sum());
                 assert_eq!(log.newest(), model.keys().next_back().copied());
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_log_is_the_pairs_that_were_added_less_what_was_taken_and_forgotten() {
+        let mut below = crate::algorithm::repeatable_draws();
+        for refunds in [0, 2, 9] {
+            let mut log = Log::default();
+            let mut model = BTreeMap::new();
+            let mut now = 1_800_000_000_000;
+            let mut longest = 0;
+            for round in 0..20_000 {
+                now += 1 + below(3_000);
+                let count = [1, 1, 1, 40][below(4) as usize];
+                log.add(now, count);
+                model.insert(now, count);
+                for _ in 0..below(refunds + 1) {
+                    let step = now - below(10_000_000);
+                    let step = model.range(step..).next().map_or(step, |(step, _)| *step + below(9) / 8);
+                    let units = 1 + below(60);
+                    let known = model.get(&step).copied().unwrap_or(0);
+                    assert_eq!(log.take(step, units), known.min(units));
+                    model.entry(step).and_modify(|count| *count -= known.min(units));
+                    model.retain(|at, count| *at != step || *count > 0);
+                }
+                if round % 64 == 0 {
+                    let from = now - 9_000_000 - below(1_000_000);
+                    assert_eq!(log.sum_from(from), model.range(from..).map(|(_, count)| count).sum::<u64>());
+                    log.forget_before(from);
+                    model = model.split_off(&from);
+                    let oldest = below(100);
+                    log.take_oldest(oldest);
+                    take_oldest(&mut model, oldest);
+                    assert!(log.pairs().eq(model.iter().map(|(step, count)| (*step, *count))));
+                    let from = now - below(9_000_000);
+                    let excess = 1 + below(2_000);
+                    assert_eq!(log.step_freeing(from, excess), step_freeing(&model, from, excess));
+                    let fresh: usize = log.runs().map(LogRun::heap_bytes).sum();
+                    assert!((fresh..fresh + fresh / 4 + 500).contains(&log.heap_bytes()));
+                    longest = longest.max(log.runs().count());
+                }
+                assert_eq!(
+                    (log.total(), log.newest()),
+                    (model.values().sum(), model.keys().next_back().copied())
+                );
+            }
+            assert!(longest > 5 || refunds > 2, "{longest} runs");
+        }
+    }
+
+    fn take_oldest(model: &mut BTreeMap<u64, u64>, mut count: u64) {
+        for units in model.values_mut() {
+            let taken = count.min(*units);
+            *units -= taken;
+            count -= taken;
+        }
+        model.retain(|_, count| *count > 0);
+    }
+
+    fn step_freeing(model: &BTreeMap<u64, u64>, from: u64, excess: u64) -> Option<u64> {
+        let mut freed = 0;
+        model.range(from..).find_map(|(step, count)| {
+            freed += count;
+            (freed >= excess).then_some(*step)
+        })
+    }
+
+    /// A regression: a refund decoded and wrote every entry of the log, under the lock of a shard.
+    #[test]
+    fn a_refund_visits_as_many_entries_of_a_long_log_as_of_a_short_one() {
+        for entries in [1_000, 100_000] {
+            let mut log: Log = (0..entries).map(|n| (1_800_000_000_000 + 300 * n, 1)).collect();
+            for n in (0..entries).step_by(97) {
+                let refund = || assert_eq!(log.take(1_800_000_000_000 + 300 * n, 1), 1);
+                let visited = steps::measure(refund).total;
+                assert!(visited <= 2 * MAX_BYTES, "{visited} of {entries} entries");
             }
         }
     }

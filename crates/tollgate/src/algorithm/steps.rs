@@ -5,6 +5,7 @@ use std::iter::Chain;
 use std::slice;
 
 use crate::algorithm::sliding_compact::StepCounts;
+use crate::sync::count_steps;
 
 /// A step and its count.
 type Pair = (u64, u64);
@@ -207,7 +208,7 @@ impl FromIterator<Pair> for Steps {
 
 impl StepCounts for Steps {
     fn pairs(&self) -> impl Iterator<Item = Pair> + '_ {
-        self.pairs.iter().copied()
+        self.pairs.iter().inspect(|_| count_steps(1)).copied()
     }
 
     #[inline]
@@ -270,6 +271,7 @@ impl StepCounts for Steps {
             left -= units;
             gone += 1;
         }
+        count_steps(gone);
         if gone > 0 {
             self.remove_oldest(gone);
         }
@@ -301,6 +303,7 @@ impl Steps {
     #[inline(never)]
     fn forget_expired(&mut self, from: u64) {
         let expired = self.pairs.partition_point(|step| step < from);
+        count_steps(expired);
         self.total -= self.pairs.iter().take(expired).map(|(_, count)| count).sum::<u64>();
         self.remove_oldest(expired);
     }
@@ -309,6 +312,7 @@ impl Steps {
     #[inline(never)]
     fn sum_of_part(&self, from: u64) -> u64 {
         let outside = self.pairs.partition_point(|step| step < from);
+        count_steps(outside.min(self.pairs.len() - outside));
         let count = |(_, count): &Pair| *count;
         if 2 * outside > self.pairs.len() {
             self.pairs.iter().skip(outside).map(count).sum()

@@ -1,10 +1,13 @@
 //! The memory store's part of a saved state: all entries that have not expired, or those that have changed.
 //!
 //! States are in Unix time, so downtime counts as elapsed. A line is read under the lock of its shard, which keeps
-//! classes and slab items of its entries in place. The lock is released after each line of four entries.
+//! classes and slab items of its entries in place. The lock is released after each line of four entries, and before they
+//! are encoded.
 
 use std::collections::HashSet;
 use std::io;
+
+use smallvec::SmallVec;
 
 use crate::codec::Decoder;
 #[cfg(shuttle)]
@@ -16,10 +19,10 @@ use crate::store::memory::packed::Class;
 use crate::store::memory::saved::{class_words, read_class, read_state, write_state};
 use crate::store::memory::shard::{SavedEntry, ShardInner};
 use crate::store::memory::slab::WideEntry;
-use crate::store::memory::slot::SlotEntry;
+use crate::store::memory::slot::{SLOTS_PER_LINE, SlotEntry};
 use crate::store::memory::table::{class_number, fingerprint_of};
 use crate::store::memory::{MemoryStore, SHARDS, first_fingerprint, shard_of};
-use crate::sync::lock;
+use crate::sync::{count_steps, end_section, lock};
 use crate::time::Time;
 
 /// What is written for an entry that has expired.
@@ -31,8 +34,40 @@ pub(crate) enum Expired {
     Noted,
 }
 
+/// An entry as it was while its shard was locked.
+enum EntryCopy {
+    Wide(WideEntry),
+    Packed { fingerprint: u64, class: [u64; 4], word: u64 },
+    Expired { fingerprint: u64 },
+}
+
+impl EntryCopy {
+    fn write(&self, expired: Expired, out: &mut Chunks<'_, '_>) {
+        match self {
+            EntryCopy::Wide(wide) => {
+                let out = out.record(Record::Wide);
+                out.words([wide.key(), wide.expires_at().nanos()]);
+                write_state(out, &wide.state);
+            }
+            EntryCopy::Packed { fingerprint, class, word } => {
+                let number = out.class(*class);
+                let out = out.record(Record::Packed);
+                out.word(*fingerprint);
+                out.short(number);
+                out.word(*word);
+            }
+            EntryCopy::Expired { fingerprint } if expired == Expired::Noted => {
+                out.record(Record::NoCounter).word(*fingerprint);
+            }
+            EntryCopy::Expired { .. } => {}
+        }
+    }
+}
+
 /// Lines whose entries are encoded to estimate the total size.
 const SAMPLE_LINES: usize = 1024;
+/// Copying so many bytes of a state counts as a step.
+const COPIED_BYTES_PER_STEP: usize = 1024;
 
 impl MemoryStore {
     /// Number of lines that may contain entries.
@@ -43,43 +78,40 @@ impl MemoryStore {
     /// Writes the entries of a line.
     pub(crate) fn write_line(&self, line: usize, expired: Expired, out: &mut Chunks<'_, '_>) {
         let n = line % SHARDS;
+        let mut copies = SmallVec::<[EntryCopy; SLOTS_PER_LINE]>::new();
         let inner = self.lock(n);
         for slot in &self.region.line(line).0 {
-            self.write_entry(n, slot.load().entry(), &inner, expired, out);
+            copies.extend(self.copy_entry(n, slot.load().entry(), &inner, out.now()));
         }
+        drop(inner);
+        end_section();
+        copies.iter().for_each(|copy| copy.write(expired, out));
     }
 
-    fn write_entry(
+    /// Copies an entry while its shard is locked, to encode it afterwards; `None` if the slot is empty.
+    fn copy_entry(
         &self,
         n: usize,
         (tag, word): SlotEntry,
         inner: &ShardInner,
-        expired: Expired,
-        out: &mut Chunks<'_, '_>,
-    ) {
+        now: Time,
+    ) -> Option<EntryCopy> {
         if tag == 0 {
-            return;
+            return None;
         }
         let fingerprint = fingerprint_of(tag).0 | first_fingerprint(n).0;
         let wide = inner.wide((tag, word));
         let class = self.classes.get(class_number(tag));
-        let now = out.now();
-        match (wide, class) {
+        Some(match (wide, class) {
             (Some(wide), _) if wide.expires_at() > now => {
-                let out = out.record(Record::Wide);
-                out.words([wide.key(), wide.expires_at().nanos()]);
-                write_state(out, &wide.state);
+                count_steps(1 + wide.state.heap_bytes() / COPIED_BYTES_PER_STEP);
+                EntryCopy::Wide(wide.clone())
             }
             (None, Some(class)) if class.encoding.expires_at(word) > now => {
-                let number = out.class(class_words(&class));
-                let out = out.record(Record::Packed);
-                out.word(fingerprint);
-                out.short(number);
-                out.word(word);
+                EntryCopy::Packed { fingerprint, class: class_words(&class), word }
             }
-            _ if expired == Expired::Noted => out.record(Record::NoCounter).word(fingerprint),
-            _ => {}
-        }
+            _ => EntryCopy::Expired { fingerprint },
+        })
     }
 
     /// Writes what has changed since the last call. If the sink fails, the changes that it was not given stay recorded
@@ -107,11 +139,14 @@ impl MemoryStore {
         while let Some(fingerprint) = removed.next() {
             let n = shard_of(fingerprint);
             let inner = self.lock(n);
-            match self.find(fingerprint).map(|slot| slot.load().entry()) {
-                Some(entry) => self.write_entry(n, entry, &inner, Expired::Noted, out),
+            let entry = self.find(fingerprint).map(|slot| slot.load().entry());
+            let copy = entry.map(|entry| self.copy_entry(n, entry, &inner, out.now()));
+            drop(inner);
+            end_section();
+            match copy {
+                Some(copy) => copy.iter().for_each(|copy| copy.write(Expired::Noted, out)),
                 None => out.record(Record::NoCounter).word(fingerprint.0),
             }
-            drop(inner);
             if let Err(error) = out.hand_out_full() {
                 removed.for_each(|fingerprint| self.region.note_removed(fingerprint));
                 return Err(error);

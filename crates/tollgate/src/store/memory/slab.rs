@@ -13,12 +13,14 @@ use crate::store::memory::used_fraction::UsedFraction;
 use crate::sync::count_steps;
 use crate::time::Time;
 
+#[derive(Clone)]
 pub(super) struct WideEntry {
     head: EntryHead,
     pub(super) state: QuotaState,
 }
 
 /// What is known of an entry without reading its state.
+#[derive(Clone)]
 struct EntryHead {
     /// The fingerprint, with the used fraction of the limit in the bits that a table does not store.
     key: u64,
@@ -49,10 +51,15 @@ impl EntryHead {
         change: impl FnOnce(&mut A::State) -> T,
     ) -> ChangedState<T> {
         let heap_bytes_before = A::heap_bytes(state);
-        count_steps(1 + heap_bytes_before / STEP_BYTES);
+        count_steps(1); // and the steps that the change visits
         let result = change(state);
         self.refresh(algorithm, state, now);
-        ChangedState { result, heap_bytes_before, heap_bytes: A::heap_bytes(state), expires_at: self.expires_at }
+        ChangedState {
+            result,
+            heap_bytes_before,
+            heap_bytes: A::heap_bytes(state),
+            expires_at: self.expires_at,
+        }
     }
 }
 
@@ -139,8 +146,6 @@ const ITEM_BYTES: usize = size_of::<Item>();
 /// At any multiple of it an item is in two cache lines, not three.
 const _: () = assert!(ITEM_BYTES == 96);
 
-/// A step of a window, with its count.
-const STEP_BYTES: usize = 16;
 /// Items of the first allocation.
 const INITIAL_ITEMS: usize = 4;
 
