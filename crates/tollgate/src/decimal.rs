@@ -7,31 +7,84 @@ use std::net::Ipv4Addr;
 pub(crate) fn push_number(text: &mut String, mut number: u64) {
     let mut digits = [0; 20]; // u64::MAX has 20
     let mut start = digits.len();
-    loop {
+    // Two digits at a time.
+    while number >= 100 {
+        start -= 2;
+        digits[start..start + 2].copy_from_slice(&PAIRS[(number % 100) as usize]);
+        number /= 100;
+    }
+    if number >= 10 {
+        start -= 2;
+        digits[start..start + 2].copy_from_slice(&PAIRS[number as usize]);
+    } else {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
+        digits[start] = b'0' + number as u8;
     }
     text.push_str(ascii(&digits[start..]));
 }
 
 /// An IPv4 address as text.
 pub(crate) fn ipv4_text(ip: Ipv4Addr) -> String {
-    let mut text = [b'.'; "255.255.255.255".len()];
-    let mut end = 0;
-    for octet in ip.octets() {
-        end += usize::from(end > 0); // the dot
-        for (divisor, least) in [(100, 100), (10, 10), (1, 0)] {
-            if octet >= least {
-                text[end] = b'0' + octet / divisor % 10;
-                end += 1;
-            }
-        }
+    ascii(Ipv4Text::new().write(ip)).to_owned()
+}
+
+/// Room for an IPv4 address as text: each octet with a dot after it.
+pub(crate) struct Ipv4Text([u8; 16]);
+
+impl Ipv4Text {
+    #[inline]
+    pub(crate) fn new() -> Ipv4Text {
+        Ipv4Text([0; 16])
     }
-    ascii(&text[..end]).to_owned()
+
+    /// Writes an address; returns its text, which is ASCII.
+    #[inline]
+    pub(crate) fn write(&mut self, ip: Ipv4Addr) -> &[u8] {
+        let mut end = 0;
+        for octet in ip.octets() {
+            // Four bytes at once, of which the next octet overwrites those after the dot.
+            self.0[end..end + 4].copy_from_slice(&OCTETS[usize::from(octet)]);
+            end += 2 + usize::from(octet >= 10) + usize::from(octet >= 100);
+        }
+        &self.0[..end - 1]
+    }
+}
+
+/// The numbers below a hundred in two digits each.
+static PAIRS: [[u8; 2]; 100] = pairs();
+
+const fn pairs() -> [[u8; 2]; 100] {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut number = 0;
+    while number < 100 {
+        pairs[number] = [b'0' + (number / 10) as u8, b'0' + (number % 10) as u8];
+        number += 1;
+    }
+    pairs
+}
+
+/// Each octet in decimal digits, with a dot after them.
+static OCTETS: [[u8; 4]; 256] = octets();
+
+const fn octets() -> [[u8; 4]; 256] {
+    let mut octets = [[b'.'; 4]; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let [hundreds, tens, ones] = [octet / 100, octet / 10 % 10, octet % 10];
+        let text = &mut octets[octet];
+        let mut end = 0;
+        if octet >= 100 {
+            text[end] = b'0' + hundreds as u8;
+            end += 1;
+        }
+        if octet >= 10 {
+            text[end] = b'0' + tens as u8;
+            end += 1;
+        }
+        text[end] = b'0' + ones as u8;
+        octet += 1;
+    }
+    octets
 }
 
 fn ascii(text: &[u8]) -> &str {
@@ -44,7 +97,7 @@ mod tests {
 
     #[test]
     fn numbers_are_written_as_the_standard_library_does() {
-        for number in [0, 7, 10, 99, 100, 12_345, u64::from(u32::MAX), u64::MAX] {
+        for number in [0, 7, 10, 99, 100, 101, 999, 1000, 12_345, u64::from(u32::MAX), u64::MAX] {
             let mut text = String::from("t=");
             push_number(&mut text, number);
             assert_eq!(text, format!("t={number}"));

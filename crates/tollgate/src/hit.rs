@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use crate::decimal::Ipv4Text;
 use crate::identity::address::{self, client_address};
 use crate::identity::{Attribute, FieldSource, key, normal};
 use crate::request::{Target, fields};
@@ -186,6 +187,19 @@ impl<'a> Hit<'a> {
             Attribute::User => normal::text(self.user.as_deref()?),
             Attribute::ApiKey => normal::text(self.api_key.as_deref()?),
             _ => None,
+        }
+    }
+
+    /// As [`plain_text`](Self::plain_text), also of an IPv4 address, whose text is written to `written`.
+    #[inline(always)]
+    pub(crate) fn plain_bytes<'t>(
+        &'t self,
+        attribute: &Attribute,
+        written: &'t mut Ipv4Text,
+    ) -> Option<&'t [u8]> {
+        match (attribute, self.ip) {
+            (Attribute::Ip, Some(IpAddr::V4(ip))) => Some(written.write(ip)),
+            _ => self.plain_text(attribute).map(str::as_bytes),
         }
     }
 

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::algorithm::Admission;
 use crate::ban::{Ban, BanList};
 use crate::collections::push_in_place;
+use crate::decimal::Ipv4Text;
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
@@ -159,12 +160,12 @@ impl PolicySnapshot {
     ) {
         let settings = &*rule.settings;
         if let [attribute] = &*settings.key
-            && let Some(text) = hit.plain_text(attribute)
+            && let Some(text) = hit.plain_bytes(attribute, &mut Ipv4Text::new())
             && let Some(limits) = rule.only_limits()
             && settings.enforced == EnforcedShare::ALL
             && !rule.has_predecessors()
         {
-            let digest = rule.id_digest(context.secret).part(text.as_bytes());
+            let digest = rule.id_digest(context.secret).part(text);
             let digest = domain_digest(digest, hit.domain_name());
             let key = PlannedKey {
                 rule,

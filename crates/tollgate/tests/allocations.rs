@@ -72,6 +72,14 @@ fn the_engine_allocates_nothing_whether_it_allows_or_denies() {
 }
 
 #[test]
+fn a_decision_by_ipv4_address_allocates_nothing() {
+    let rules = "rules: [{ id: each, key: ip, limit: 1000000000/d }]";
+    let engine = EngineCore::new(PolicySnapshot::from_yaml(rules).expect("valid rules"));
+    let address = "203.0.113.9".parse().expect("an address");
+    assert_eq!(allocated(|| assert!(engine.check(&Hit::on("", "", "").ip(address), NOW).allowed)), 0);
+}
+
+#[test]
 fn the_counter_counts() {
     assert_eq!(allocated(|| drop(std::hint::black_box(Box::new(7)))), ROUNDS);
 }

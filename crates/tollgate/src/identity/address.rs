@@ -88,22 +88,40 @@ impl TrustedProxies {
     }
 
     /// Whether `ip`, in any spelling, is a trusted proxy.
+    #[inline]
     pub fn contains(&self, ip: IpAddr) -> bool {
-        let ip = canonical_ip(ip);
+        !self.0.is_empty() && self.has_network_of(canonical_ip(ip))
+    }
+
+    #[inline(never)]
+    fn has_network_of(&self, ip: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&ip))
     }
 }
 
 /// `::ffff:1.2.3.4` is `1.2.3.4`.
+#[inline]
 pub fn canonical_ip(ip: IpAddr) -> IpAddr {
-    ip.to_canonical()
+    match ip {
+        IpAddr::V4(_) => ip, // the common case, without a copy
+        IpAddr::V6(v6) => v6.to_canonical(),
+    }
 }
 
 /// The address that a client is counted by: one that embeds an IPv4 address (mapped, 6to4, NAT64) is that address.
 ///
 /// Never used to decide trust: a client may send such an address, with any IPv4 address in it.
+#[inline]
 pub fn client_address(ip: IpAddr) -> IpAddr {
-    match canonical_ip(ip) {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(v6) => client_address_of_v6(v6),
+    }
+}
+
+#[inline(never)]
+fn client_address_of_v6(ip: Ipv6Addr) -> IpAddr {
+    match ip.to_canonical() {
         IpAddr::V6(v6) => embedded(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
         v4 => v4,
     }
