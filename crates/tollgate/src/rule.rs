@@ -290,8 +290,8 @@ impl Rule {
     /// Whether a request matches, whatever its identities.
     #[inline(always)]
     pub(crate) fn matches(&self, target: &Target<'_>, case: PathCase) -> bool {
-        self.pattern.matches(target.host(), target.path(), case)
-            && self.method.name().is_none_or(|own| pattern::covers(own, target.method()))
+        self.method.name().is_none_or(|own| pattern::covers(own, target.method()))
+            && self.pattern.matches(target.host(), target.path(), case)
     }
 
     /// Whether both match the same requests.

@@ -47,10 +47,11 @@ impl<'a> Target<'a> {
     /// its authority is the host where `host` is empty. An empty `raw_path`
     /// means that no path was given, and stays empty.
     pub fn new(method: &'a str, host: &'a str, raw_path: &'a str) -> Self {
-        if raw_path.is_empty() || is_plain(raw_path.as_bytes()) {
+        if let Some(end) = plain_end(raw_path.as_bytes()) {
             let host = host::canonical(host);
-            let path = Cow::Borrowed(raw_path);
-            return Self { method: upper(method), host, path, query: None, other_readings: None };
+            let path = Cow::Borrowed(&raw_path[..end]);
+            let query = raw_path.get(end + 1..).map(without_fragment);
+            return Self { method: upper(method), host, path, query, other_readings: None };
         }
         let whole = raw_path.split_once('#').map_or(raw_path, |(before, _)| before);
         let (authority, local) = split_authority(whole).unwrap_or(("", whole));
@@ -196,19 +197,32 @@ fn upper(method: &str) -> Cow<'_, str> {
     }
 }
 
-/// A canonical path of plain characters and nothing else: the common case, in one pass.
-fn is_plain(path: &[u8]) -> bool {
-    let [b'/', rest @ ..] = path else { return false };
+/// The end of a path, if it is canonical, of plain characters and followed by nothing or a query: the common case, in
+/// one pass. Also of no path.
+fn plain_end(path: &[u8]) -> Option<usize> {
+    let [b'/', rest @ ..] = path else { return path.is_empty().then_some(0) };
     let mut before = b'/';
-    for byte in rest {
+    let mut end = path.len();
+    for (at, byte) in rest.iter().enumerate() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => {}
             b'/' | b'.' if before != b'/' => {}
-            _ => return false,
+            b'?' => {
+                end = 1 + at;
+                break;
+            }
+            _ => return None,
         }
         before = *byte;
     }
-    before != b'/' || rest.is_empty()
+    (before != b'/' || end == 1).then_some(end)
+}
+
+/// The part of a query before a fragment.
+fn without_fragment(query: &str) -> &str {
+    // Queries are short: a byte loop is faster than a search made for long texts.
+    let end = query.bytes().position(|byte| byte == b'#').unwrap_or(query.len());
+    &query[..end]
 }
 
 fn canonical_path(raw: &str) -> Cow<'_, str> {
@@ -271,10 +285,13 @@ mod tests {
         });
         let mut plain = 0;
         for path in words.chain(["/".to_owned(), String::new()]) {
-            if is_plain(path.as_bytes()) {
+            let end = plain_end(path.as_bytes());
+            if end.is_some_and(|_| !path.is_empty()) {
                 plain += 1;
+                assert_eq!(end, Some(path.len()));
                 assert!(is_canonical(path.as_bytes()), "{path}");
             }
+            assert_eq!(plain_end(format!("{path}?a//%#/").as_bytes()), end.filter(|end| *end > 0), "{path}");
         }
         assert!(plain > 20);
     }

@@ -102,27 +102,46 @@ impl Pattern {
         self.text.address()
     }
 
-    /// A request without a path matches no pattern with one.
+    /// Both are canonical: segments have one slash before them, and none is empty. A request without a path matches no
+    /// pattern with one.
     fn matches_segments(&self, path: &str, case: PathCase) -> bool {
         if path.is_empty() {
             return false;
         }
-        let mut rest = segments(path);
-        for own in self.segments() {
-            match (own, rest.next()) {
-                (_, None) => return false,
-                (Segment::Param, Some(_)) => {}
-                (Segment::Literal(text), Some(segment)) if case.fold(text) == segment => {}
+        let own = case.fold(&self.text);
+        let (mut own, is_open_ended) = match own.strip_suffix(OPEN_END) {
+            Some(own) => (own.as_bytes(), true),
+            None => (own.as_bytes(), false),
+        };
+        let mut path = path.as_bytes();
+        // One by one: most patterns differ from the path in their first segment.
+        loop {
+            match (own, path) {
+                ([b'{', ..], [first, ..]) if *first != b'/' => {
+                    own = behind_segment(own);
+                    path = behind_segment(path);
+                }
+                ([b, own_rest @ ..], [other, path_rest @ ..]) if b == other && *b != b'{' => {
+                    own = own_rest;
+                    path = path_rest;
+                }
+                ([], []) => return true,
+                ([], [b'/', ..]) => return is_open_ended,
                 _ => return false,
             }
         }
-        self.is_open_ended() || rest.next().is_none()
     }
 
     /// The text itself, to be shared with other patterns.
     pub(crate) fn text_mut(&mut self) -> &mut SharedStr {
         &mut self.text
     }
+}
+
+/// What follows the segment that a path begins with.
+fn behind_segment(path: &[u8]) -> &[u8] {
+    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+    &path[end..]
 }
 
 /// Whether a rule for one method matches requests with another: `HEAD` is a `GET` without the body of its response.
@@ -315,6 +334,29 @@ mod tests {
             let read = method.name().map_or_else(|| pattern.to_string(), |name| format!("{name} {pattern}"));
             assert_eq!(read, written, "{text}");
         }
+    }
+
+    #[test]
+    fn a_parameter_is_one_segment_and_an_open_end_is_any_number() {
+        let case = PathCase::Sensitive;
+        for (pattern, matching, others) in [
+            ("/", "/", "/a /{x}"),
+            ("/**", "/ /a /a/b", ""),
+            ("/login", "/login", "/ /log /login2 /login/x /Login"),
+            ("/users/{id}", "/users/7 /users/{id} /users/{", "/ /users /users/7/x /user/7 /usersx/7"),
+            ("/{a}/b/{c}", "/1/b/2 /b/b/b", "/1/b /1/c/2 /1/b/2/3 /1/bb/2"),
+            ("/a/**", "/a /a/b /a/b/c", "/ /ab /b/a"),
+            ("/{x}/**", "/a /a/b", "/"),
+        ] {
+            let (_, parsed) = Pattern::parse(pattern).expect(pattern);
+            let matches = |path: &str| parsed.matches("", path, case);
+            matching.split_whitespace().for_each(|path| assert!(matches(path), "{pattern} {path}"));
+            others.split_whitespace().for_each(|path| assert!(!matches(path), "{pattern} {path}"));
+            assert!(!matches(""), "{pattern} without a path");
+        }
+        let (_, pattern) = Pattern::parse("/Users/{Id}/**").expect("a pattern");
+        assert!(pattern.matches("", "/users/7/x", PathCase::Insensitive));
+        assert!(!pattern.matches("", "/users", PathCase::Insensitive));
     }
 
     #[test]
