@@ -59,12 +59,11 @@ impl Headers {
             if matches!(style, HeaderStyle::Ietf | HeaderStyle::Both) {
                 self.text.reserve(USUAL_BYTES);
                 for (n, limit) in verdict.enforced().filter(|limit| !limit.repeated).enumerate() {
-                    let rate = limit.limit.rate();
                     self.text.push_str(if n > 0 { ", " } else { "" });
-                    self.add_item(limit, [(";q=", rate.count()), (";w=", rate.period().secs())]);
+                    push_policy(&mut self.text, limit);
                 }
                 self.end("ratelimit-policy");
-                self.add_item(reported, [(";r=", remaining), (";t=", reset)]);
+                push_item(&mut self.text, reported, [(";r=", remaining), (";t=", reset)]);
                 self.end("ratelimit");
             }
             if matches!(style, HeaderStyle::XRateLimit | HeaderStyle::Both) {
@@ -98,23 +97,38 @@ impl Headers {
         self.end(name);
     }
 
-    /// A limit by its name, with parameters.
-    fn add_item(&mut self, limit: &LimitVerdict, parameters: [(&str, u64); 2]) {
-        self.text.push('"');
-        if limit.of_several {
-            write!(self.text, "{}", limit.policy()).expect("writing to a string cannot fail");
-        } else {
-            self.text.push_str(limit.rule.id.as_str()); // as above, without formatting
-        }
-        self.text.push('"');
-        for (name, value) in parameters {
-            self.text.push_str(name);
-            push_number(&mut self.text, value);
-        }
-    }
-
     fn end(&mut self, name: &'static str) {
         self.ends.push((name, self.text.len()));
+    }
+}
+
+/// Appends a limit with its quota, which a rule with one limit has written before.
+fn push_policy(text: &mut String, limit: &LimitVerdict) {
+    let rate = limit.limit.rate();
+    let parameters = [(";q=", rate.count()), (";w=", rate.period().secs())];
+    let make = || {
+        let mut item = String::new();
+        push_item(&mut item, limit, parameters);
+        item
+    };
+    match limit.rule.policy_item(make) {
+        Some(item) => text.push_str(item),
+        None => push_item(text, limit, parameters),
+    }
+}
+
+/// Appends a limit by its name, with parameters.
+fn push_item(text: &mut String, limit: &LimitVerdict, parameters: [(&str, u64); 2]) {
+    text.push('"');
+    if limit.of_several {
+        write!(text, "{}", limit.policy()).expect("writing to a string cannot fail");
+    } else {
+        text.push_str(limit.rule.id.as_str()); // as above, without formatting
+    }
+    text.push('"');
+    for (name, value) in parameters {
+        text.push_str(name);
+        push_number(text, value);
     }
 }
 

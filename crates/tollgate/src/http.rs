@@ -7,4 +7,4 @@ mod response_headers;
 
 pub use client_address::{ProxyTrust, lines};
 pub use field_selection::FieldSelection;
-pub use response_headers::merge_headers;
+pub use response_headers::{HeaderValues, merge_headers};

@@ -29,6 +29,8 @@ struct VersionHistory {
     predecessor: Option<Arc<RulePredecessor>>,
     /// The digest of the rule's id, which begins the fingerprint of every key.
     id_digest: OnceLock<SavedDigest>,
+    /// The rule in `RateLimit-Policy`.
+    policy_item: OnceLock<Box<str>>,
 }
 
 /// The statistics outlive edits of the rule: the first version owns them, and later ones refer to it.
@@ -59,7 +61,7 @@ impl VersionHistory {
             StatsOwner::Of(first) => Arc::clone(first),
         };
         let predecessor = Some(Arc::new(predecessor));
-        VersionHistory { stats: StatsOwner::Of(first), predecessor, id_digest: OnceLock::new() }
+        VersionHistory { stats: StatsOwner::Of(first), predecessor, ..VersionHistory::default() }
     }
 }
 
@@ -127,6 +129,13 @@ impl RuleInForce {
             let _ = history.id_digest.set(digest.to_saved());
         }
         digest
+    }
+
+    /// The rule in `RateLimit-Policy`, which `make` returns, if it has one limit for all keys. Saved once the rule has
+    /// been hit.
+    pub(crate) fn policy_item(&self, make: impl FnOnce() -> String) -> Option<&str> {
+        let [_] = self.rule.only_limits()? else { return None };
+        Some(self.history.get()?.policy_item.get_or_init(|| make().into_boxed_str()))
     }
 
     #[inline]
