@@ -9,8 +9,8 @@ use http::{Response, StatusCode};
 use tokio::time::{Instant, sleep};
 use tollgate::Time;
 use tollgate::internal::EngineVerdict;
-use tollgate::internal::headers::{Headers, headers};
 use tollgate::internal::hold::HeldRequest;
+use tollgate::internal::http::HeaderValues;
 use tollgate::internal::settlement::{HeldCharge, Permits, RefundOnDrop, Settle, UnsettledCharges};
 
 use crate::limiter::RateLimiter;
@@ -26,14 +26,14 @@ pub(crate) enum RequestAdmission {
 
 /// What a response needs of the decision.
 pub(crate) struct Admitted {
-    pub(crate) headers: Headers,
+    pub(crate) headers: Option<HeaderValues>,
     pub(crate) open: Option<Box<OpenCharges>>,
 }
 
 /// A request in a hold queue. Dropping it refunds all of its charges.
 pub(crate) struct Held {
     limiter: Arc<RateLimiter>,
-    headers: Headers,
+    headers: Option<HeaderValues>,
     protocol: Protocol,
     decided_at: Time,
     request: HeldRequest<RateLimiter>,
@@ -65,7 +65,7 @@ impl RequestAdmission {
             let response = denied::response(verdict, ticket.as_deref(), limiter.settings.headers, head);
             return RequestAdmission::Denied(limiter.map_denial(response));
         }
-        let headers = headers(verdict, limiter.settings.headers);
+        let headers = HeaderValues::of(verdict, limiter.settings.headers);
         let may_hold = limiter.hold_queues.has_requests() && UnsettledCharges::any_held(verdict);
         if !may_hold && !UnsettledCharges::any_unsettled(verdict) {
             return RequestAdmission::Admitted(Admitted { headers, open: None });
@@ -76,7 +76,7 @@ impl RequestAdmission {
     fn with_charges(
         limiter: &Arc<RateLimiter>,
         verdict: &mut EngineVerdict,
-        headers: Headers,
+        headers: Option<HeaderValues>,
         decided_at: Time,
         head: IncomingRequest<'_>,
     ) -> RequestAdmission {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::Response;
 use serde_json::json;
@@ -19,7 +18,8 @@ use tollgate::internal::{core_of, layer_settings_of, snapshot_of};
 use tollgate::{Clock, Engine, EngineBuilder, EngineError, HeaderStyle, Hit, Policy, RulesError};
 
 use crate::layer::RateLimitLayer;
-use crate::limiter::{Identify, LimiterSettings, MapDenial, OwnSettings, RateLimiter, RequestNeeds};
+use crate::limiter::{Identify, LimiterSettings, MapDenial, OwnSettings, RateLimiter};
+use crate::needs::{NeedsInForce, RequestNeeds};
 use crate::request::IncomingRequest;
 #[cfg(feature = "_store")]
 use crate::shared_counters::{SharedCounters, StoreOptions, StoreSecret};
@@ -294,7 +294,7 @@ impl RateLimitBuilder {
         };
         Ok(RateLimitLayer::new(RateLimiter {
             engine,
-            needs: ArcSwap::from_pointee(needs),
+            needs: NeedsInForce::new(needs),
             settings,
             hold_queues: Arc::<HoldQueues>::default(),
             #[cfg(feature = "_store")]

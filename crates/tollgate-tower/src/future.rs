@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use tollgate::internal::http::merge_headers;
 use tower_service::Service;
 
 use crate::admission::Admitted;
@@ -100,6 +99,8 @@ fn finish<R, E>(response: Result<Response<R>, E>, admitted: Admitted) -> Result<
         }
     };
     let open = open.and_then(|open| open.settle_by_head(response.status(), response.headers()));
-    merge_headers(response.headers_mut(), &headers);
+    if let Some(headers) = headers {
+        headers.merge_into(response.headers_mut());
+    }
     Ok(response.map(|body| LimitedBody::inner(body, open)))
 }

@@ -87,8 +87,9 @@ where
             return self.call_shared(request);
         }
         let head = IncomingRequest::of(&request);
-        let (mut verdict, now) = self.limiter.check(head);
-        match RequestAdmission::of(&self.limiter, &mut verdict, now, head) {
+        let admission =
+            self.limiter.check(head, |verdict, now| RequestAdmission::of(&self.limiter, verdict, now, head));
+        match admission {
             RequestAdmission::Admitted(admitted) => LimitedFuture::called(self.inner.call(request), admitted),
             RequestAdmission::Denied(response) => LimitedFuture::denied(response),
             RequestAdmission::Held(held) => {

@@ -44,6 +44,7 @@ mod future;
 mod grpc;
 mod layer;
 mod limiter;
+mod needs;
 mod request;
 #[cfg(feature = "_store")]
 mod shared_counters;

@@ -1,24 +1,25 @@
 //! The state of a layer: the engine, and how requests become hits.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use tollgate::internal::engine::{DecisionMode, EngineCore};
+use tollgate::internal::engine::{CounterCreation, DecisionContext, DecisionMode, EngineCore};
 use tollgate::internal::hold::HoldQueues;
-use tollgate::internal::http::{FieldSelection, ProxyTrust};
+use tollgate::internal::http::ProxyTrust;
+use tollgate::internal::identity::Key;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
-use tollgate::internal::identity::{Attribute, Key};
 use tollgate::internal::policy::LayerSettings;
 use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::ChargeReceipt;
-use tollgate::internal::{EngineVerdict, PolicySnapshot, core_of, hit, layer_settings_of, snapshot_of};
-use tollgate::{Engine, FieldSource, HeaderStyle, Hit, KeyNameError, Policy, Time, Usage};
+use tollgate::internal::{EngineVerdict, core_of, hit, layer_settings_of, snapshot_of};
+use tollgate::{Engine, HeaderStyle, Hit, KeyNameError, Policy, Time, Usage};
 
 use crate::builder::LayerError;
+use crate::needs::{LoadedNeeds, NeedsInForce, RequestNeeds};
 use crate::request::IncomingRequest;
 #[cfg(feature = "_store")]
 use crate::shared_counters::SharedCounters;
@@ -36,7 +37,7 @@ pub(crate) type MapDenial =
 /// while requests are served.
 pub struct RateLimiter {
     pub(crate) engine: Engine,
-    pub(crate) needs: ArcSwap<RequestNeeds>,
+    pub(crate) needs: NeedsInForce,
     pub(crate) settings: LimiterSettings,
     pub(crate) hold_queues: Arc<HoldQueues>,
     #[cfg(feature = "_store")]
@@ -90,58 +91,6 @@ impl LimiterSettings {
     }
 }
 
-/// What the rules and bans in force need of a request.
-#[derive(Clone)]
-pub(crate) struct RequestNeeds {
-    fields: FieldSelection,
-    /// Method, path and query.
-    target: bool,
-    host: bool,
-    ip: bool,
-}
-
-impl RequestNeeds {
-    pub(crate) fn of_policy(policy: &PolicySnapshot, bans: &[Attribute]) -> RequestNeeds {
-        let mut needs = RequestNeeds {
-            fields: FieldSelection::of_policy(policy, bans),
-            target: policy.rules().iter().any(|rule| !rule.match_text().is_empty()),
-            host: policy.names_hosts(),
-            ip: false,
-        };
-        policy.attributes().for_each(|attribute| needs.add(attribute));
-        bans.iter().for_each(|attribute| needs.add(attribute));
-        needs
-    }
-
-    fn of_key(key: &Key) -> RequestNeeds {
-        let fields = FieldSelection::of_key(key);
-        let mut needs = RequestNeeds { fields, target: false, host: false, ip: false };
-        key.parts().iter().for_each(|(attribute, _)| needs.add(attribute));
-        needs
-    }
-
-    fn add(&mut self, attribute: &Attribute) {
-        match attribute {
-            Attribute::Ip => self.ip = true,
-            Attribute::Host => self.host = true,
-            Attribute::Method | Attribute::Path | Attribute::Field(FieldSource::Query, _) => {
-                self.target = true
-            }
-            _ => {}
-        }
-    }
-
-    fn union(&self, other: &RequestNeeds) -> RequestNeeds {
-        let fields = self.fields.union(&other.fields);
-        RequestNeeds {
-            fields,
-            target: self.target || other.target,
-            host: self.host || other.host,
-            ip: self.ip || other.ip,
-        }
-    }
-}
-
 impl RateLimiter {
     /// Replaces the rules. Keys keep what they have used under rules with the same id. Rules that the layer or the store
     /// does not support are rejected, as are other `trusted_proxies` than those in force, and the rules in force stay.
@@ -150,9 +99,8 @@ impl RateLimiter {
         check_policy(snapshot, self.settings.sources())?;
         self.settings.check_same(layer_settings_of(&policy))?;
         self.check_store(&policy)?;
-        // Before the policy is in force: a rule never lacks what it needs. What is no longer needed is harmless.
-        let more = RequestNeeds::of_policy(snapshot, &[]);
-        self.needs.rcu(|needs| needs.union(&more));
+        // Before the policy is in force: a rule never lacks what it needs.
+        self.needs.raise(&RequestNeeds::of_policy(snapshot, &[]));
         Ok(self.engine.apply(policy)?)
     }
 
@@ -163,8 +111,7 @@ impl RateLimiter {
             if let Some(reason) = in_key(&self.core().policy(), &key, self.settings.sources()) {
                 return Err(KeyNameError::Key(reason));
             }
-            let more = RequestNeeds::of_key(&key);
-            self.needs.rcu(|needs| needs.union(&more));
+            self.needs.raise(&RequestNeeds::of_key(&key));
         }
         self.engine.ban(key, duration, reason)
     }
@@ -209,37 +156,55 @@ impl RateLimiter {
         None
     }
 
-    /// Decides with counters in memory.
+    /// Decides with counters in memory. `then` gets the verdict where it is, because it is large, and the time of it.
     #[inline]
-    pub(crate) fn check(&self, head: IncomingRequest<'_>) -> (EngineVerdict, Time) {
+    pub(crate) fn check<R>(
+        &self,
+        head: IncomingRequest<'_>,
+        then: impl FnOnce(&mut EngineVerdict, Time) -> R,
+    ) -> R {
         // Before its needs are: they are raised before a policy comes into force.
         let policy = self.core().borrow_policy();
+        let mut verdict = self.core().new_verdict(&policy);
         let needs = self.needs.load();
-        let hit = self.hit(head, &needs);
+        let mut hit = hit::without_target();
+        self.write_hit(&mut hit, head, &needs);
         let now = self.now();
-        (self.core().decide(&policy, &hit, now, DecisionMode::Check), now)
+        let creation = CounterCreation::WhileInForce;
+        let mode = DecisionMode::Check;
+        let context = DecisionContext { policy: &policy, hit: &hit, now, mode, creation };
+        self.core().decide_into(&mut verdict, &context);
+        then(&mut verdict, now)
     }
 
+    /// Writes a request into an empty hit, where it is, because it is large.
     #[inline]
-    pub(crate) fn hit<'r>(&'r self, head: IncomingRequest<'r>, needs: &'r RequestNeeds) -> Hit<'r> {
-        let host = if needs.host { head.host() } else { "" };
-        let mut hit = match needs.target {
-            true => Hit::on(head.method().as_str(), host, head.path_and_query()),
-            false => Hit::on("", host, ""),
-        };
+    pub(crate) fn write_hit<'r>(
+        &'r self,
+        hit: &mut Hit<'r>,
+        head: IncomingRequest<'r>,
+        needs: &'r LoadedNeeds,
+    ) {
+        let host = if needs.host() { head.host() } else { "" };
+        if needs.target() {
+            hit::set_target(hit, head.method().as_str(), host, head.path_and_query());
+        } else if needs.host() {
+            hit::set_target(hit, "", host, "");
+        }
         if let Some(peer) = head.peer() {
             let LimiterSettings { trusted, forwarding_header, .. } = &self.settings;
             let trust = ProxyTrust { proxies: trusted, header: *forwarding_header };
-            hit = hit.ip(trust.client(peer, head.headers()));
+            hit::set_address(hit, trust.client(peer, head.headers()));
         }
-        hit = needs.fields.add_headers(hit, head.headers());
+        if let Some(fields) = needs.fields() {
+            fields.write_headers(hit, head.headers());
+        }
         if let Some(identify) = &self.settings.identify {
-            hit = identify(head, hit);
+            *hit = identify(head, mem::replace(hit, hit::without_target()));
         }
-        if needs.ip && hit::address(&hit).is_none() {
+        if needs.ip() && hit::address(hit).is_none() {
             self.warn_of_missing_address();
         }
-        hit
     }
 
     #[cold]

@@ -13,7 +13,7 @@ use tollgate::internal::engine::DecisionMode;
 use tollgate::internal::policy::{KeyVisibility, LayerSettings};
 use tollgate::internal::settlement::Settle;
 use tollgate::internal::store::{ChargeReceipt, DeniedHits};
-use tollgate::internal::{EngineVerdict, PolicySnapshot};
+use tollgate::internal::{EngineVerdict, PolicySnapshot, hit};
 use tollgate_stores::counters::central::{CentralAddress, CentralStore};
 use tollgate_stores::counters::name::{NameHash, Naming, read_secret};
 
@@ -166,7 +166,8 @@ async fn decide(limiter: Arc<RateLimiter>, store: CentralStore, parts: Parts) ->
     let policy = limiter.core().policy();
     let needs = limiter.needs.load_full();
     let decided = {
-        let hit = limiter.hit(IncomingRequest::of_parts(&parts), &needs);
+        let mut hit = hit::without_target();
+        limiter.write_hit(&mut hit, IncomingRequest::of_parts(&parts), &needs);
         limiter.core().decide_central(&policy, &hit, limiter.now(), DecisionMode::Check, &store).await
     };
     // The store decides during the call. A delay counts from its end, so that no request is released early.

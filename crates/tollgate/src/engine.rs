@@ -188,15 +188,22 @@ impl EngineCore {
     /// Decides a hit with counters in memory.
     #[inline(always)]
     pub fn decide_in(&self, context: &DecisionContext<'_, '_>) -> EngineVerdict {
-        let mut verdict = EngineVerdict::new(self.next_id(context.policy));
+        let mut verdict = self.new_verdict(context.policy);
         self.decide_into(&mut verdict, context);
         verdict
     }
 
-    /// Decides into `verdict`, which is new. An out-parameter of a function that is never inlined: the compiler would copy
-    /// a verdict that is returned, even one that was written in its final place.
+    /// A verdict to [decide into](Self::decide_into).
+    #[inline(always)]
+    pub fn new_verdict(&self, policy: &PolicySnapshot) -> EngineVerdict {
+        EngineVerdict::new(self.next_id(policy))
+    }
+
+    /// As [`decide_in`](Self::decide_in), into a verdict that is [new](Self::new_verdict). An out-parameter of a function
+    /// that is never inlined: the compiler would copy a verdict that is returned, even one that was written in its final
+    /// place.
     #[inline(never)]
-    fn decide_into(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
+    pub fn decide_into(&self, verdict: &mut EngineVerdict, context: &DecisionContext<'_, '_>) {
         let mut plan = Plan::new(verdict);
         let planned = self.begin(context, &mut plan, |counter| self.store.prefetch(counter));
         self.decide_planned(context, &mut plan, planned);

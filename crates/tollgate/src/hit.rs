@@ -244,6 +244,30 @@ impl<'a> Hit<'a> {
     }
 }
 
+/// A hit without a target or any identity.
+#[inline]
+pub fn without_target<'a>() -> Hit<'a> {
+    Hit::with_target(Target::NONE)
+}
+
+/// Sets the target, as [`Hit::on`], where the hit is.
+#[inline]
+pub fn set_target<'a>(hit: &mut Hit<'a>, method: &'a str, host: &'a str, path: &'a str) {
+    hit.target = Target::new(method, host, path);
+}
+
+/// Sets the address of the client where the hit is: the methods of a hit move it.
+#[inline]
+pub fn set_address(hit: &mut Hit<'_>, ip: IpAddr) {
+    hit.ip = Some(client_address(ip));
+}
+
+/// Adds a field where the hit is.
+#[cfg(feature = "http")]
+pub(crate) fn push_field<'a>(hit: &mut Hit<'a>, source: FieldSource, name: &'a str, value: Cow<'a, str>) {
+    hit.fields.push(HitField { source, name: Cow::Borrowed(name), value });
+}
+
 /// The target of a hit.
 pub fn target<'h, 'a>(hit: &'h Hit<'a>) -> &'h Target<'a> {
     hit.target()

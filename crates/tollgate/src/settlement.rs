@@ -40,7 +40,7 @@ pub struct UnsettledCharges {
 impl UnsettledCharges {
     /// Whether the verdict leaves anything to settle.
     pub fn any_unsettled(verdict: &EngineVerdict) -> bool {
-        let open = |rule: &Rule, shape| rule.settles_later() || shape == Shape::Concurrency;
+        let open = |rule: &Rule, shape| rule.settles_later() || matches!(shape, Shape::Concurrency);
         !verdict.delay.is_zero()
             || verdict.limits().iter().any(|limit| open(&limit.rule, limit.limit.shape()))
     }

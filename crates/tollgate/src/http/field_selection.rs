@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 
-use crate::hit::Hit;
+use crate::hit::{self, Hit};
 use crate::identity::{Attribute, FieldSource, Key};
 use crate::policy::PolicySnapshot;
 use crate::rule::Rule;
@@ -70,13 +70,19 @@ impl FieldSelection {
     /// Adds the selected headers of a request, with all their values, to its hit.
     #[inline]
     pub fn add_headers<'r>(&'r self, mut hit: Hit<'r>, headers: &'r HeaderMap) -> Hit<'r> {
+        self.write_headers(&mut hit, headers);
+        hit
+    }
+
+    /// As [`add_headers`](Self::add_headers), where the hit is.
+    #[inline]
+    pub fn write_headers<'r>(&'r self, hit: &mut Hit<'r>, headers: &'r HeaderMap) {
         for name in &self.headers {
             for value in headers.get_all(name) {
-                hit =
-                    hit.field(FieldSource::Header, name.as_str(), String::from_utf8_lossy(value.as_bytes()));
+                let value = String::from_utf8_lossy(value.as_bytes());
+                hit::push_field(hit, FieldSource::Header, name.as_str(), value);
             }
         }
-        hit
     }
 
     pub fn covers(&self, other: &FieldSelection) -> bool {
