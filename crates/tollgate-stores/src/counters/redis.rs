@@ -18,6 +18,8 @@ mod script;
 mod script_limit;
 mod sentinels;
 mod server_time;
+mod shared_call;
+mod shared_reply;
 mod store;
 #[cfg(feature = "testing")]
 mod testing;

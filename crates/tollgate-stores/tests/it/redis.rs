@@ -6,4 +6,5 @@ mod contention;
 mod keys;
 mod listing;
 mod several_slots;
+mod shared_calls;
 mod transport;

@@ -2,6 +2,9 @@
 //!
 //! Replies arrive in request order. A caller that times out leaves its entry in the queue, so that later replies still
 //! match their requests. The number of requests in flight is bounded. Nothing is resent here.
+//!
+//! Requests of the script that are ready at the same time share a call ([`SharedCall`]). The one that opens a call yields
+//! before it has the call sent, so that others of its thread can join.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,7 +15,10 @@ use tollgate::internal::lock;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, oneshot};
 
+use super::call::ScriptCall;
 use super::resp::{RedisReply, RespDecoder};
+use super::shared_call::SharedCall;
+use super::shared_reply::{PendingShare, SharedReply};
 
 /// Maximum number of requests in flight on one connection.
 pub(super) const MAX_IN_FLIGHT: usize = 8192;
@@ -34,9 +40,29 @@ pub(super) struct RedisConnection {
 #[derive(Default)]
 struct PipelineQueue {
     out: Vec<u8>,
-    /// In request order; `None` if the reply is discarded.
-    pending: VecDeque<Option<oneshot::Sender<RedisReply>>>,
+    /// In request order, except for the open call.
+    pending: VecDeque<ReplyOwner>,
+    /// Requests that wait for a reply.
+    in_flight: usize,
+    /// Requests that are not in `out` yet.
+    open: Option<(SharedCall, SharedReply)>,
     close_reason: Option<String>,
+}
+
+/// Who waits for a reply.
+enum ReplyOwner {
+    Discarded,
+    Command(oneshot::Sender<RedisReply>),
+    /// The number of counters of each request.
+    Shared(SharedReply, Vec<usize>),
+}
+
+/// Whether a request has to have its call sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Joined {
+    /// It has opened the call.
+    First,
+    Later,
 }
 
 /// Why a request was not sent.
@@ -81,23 +107,58 @@ impl RedisConnection {
         before: Option<&[u8]>,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<PendingReply, SendError> {
-        let mut queue = self.lock();
-        if let Some(reason) = &queue.close_reason {
-            return Err(SendError::Closed(reason.clone()));
-        }
-        if queue.pending.len() >= MAX_IN_FLIGHT {
-            return Err(SendError::Full);
-        }
-        if let Some(before) = before {
-            queue.pending.push_back(None);
-            queue.out.extend_from_slice(before);
-        }
+        let mut queue = self.lock_for_request()?;
+        queue.close_call();
+        queue.push_discarded(before);
         let (sender, pending) = oneshot::channel();
-        queue.pending.push_back(Some(sender));
+        queue.pending.push_back(ReplyOwner::Command(sender));
+        queue.in_flight += 1;
         write(&mut queue.out);
         drop(queue);
-        self.output_ready.notify_one();
+        self.send_queued();
         Ok(pending)
+    }
+
+    /// Adds a request of the script to the open call, or opens one. It is sent by [`send_queued`](Self::send_queued). With
+    /// a command `before`, whose reply is discarded, the request has a call of its own.
+    pub(super) fn share(
+        &self,
+        before: Option<&[u8]>,
+        request: &ScriptCall<'_>,
+        until: Option<u64>,
+    ) -> Result<(PendingShare, Joined), SendError> {
+        let mut queue = self.lock_for_request()?;
+        queue.in_flight += 1;
+        if before.is_none()
+            && let Some((call, reply)) = &mut queue.open
+            && call.admits(request, until)
+        {
+            call.add(request, until);
+            return Ok((reply.join(), Joined::Later));
+        }
+        queue.close_call();
+        queue.push_discarded(before);
+        let reply = SharedReply::default();
+        let share = reply.join();
+        queue.open = Some((SharedCall::new(request, until), reply));
+        if before.is_some() {
+            queue.close_call();
+        }
+        Ok((share, Joined::First))
+    }
+
+    /// Has everything that is queued sent.
+    pub(super) fn send_queued(&self) {
+        self.output_ready.notify_one();
+    }
+
+    fn lock_for_request(&self) -> Result<MutexGuard<'_, PipelineQueue>, SendError> {
+        let queue = self.lock();
+        match &queue.close_reason {
+            Some(reason) => Err(SendError::Closed(reason.clone())),
+            None if queue.in_flight >= MAX_IN_FLIGHT => Err(SendError::Full),
+            None => Ok(queue),
+        }
     }
 
     /// Why it is closed; `None` while it is open.
@@ -122,6 +183,7 @@ impl RedisConnection {
         if queue.close_reason.is_none() {
             queue.close_reason = Some(reason.to_owned());
             queue.pending.clear();
+            queue.open = None;
             queue.out = Vec::new();
         }
         drop(queue);
@@ -133,8 +195,6 @@ impl RedisConnection {
         let mut bytes = Vec::new();
         loop {
             self.output_ready.notified().await;
-            // Yield once, so that requests of other tasks that are ready go into the same write.
-            tokio::task::yield_now().await;
             while self.take_output(&mut bytes)? {
                 stream.write_all(&bytes).await?;
             }
@@ -147,6 +207,7 @@ impl RedisConnection {
         if queue.close_reason.is_some() {
             return Err(io::ErrorKind::NotConnected.into());
         }
+        queue.close_call();
         bytes.clear();
         if bytes.capacity() > MAX_RETAINED_BYTES {
             *bytes = Vec::new();
@@ -184,13 +245,45 @@ impl RedisConnection {
         let mut queue = self.lock();
         for reply in replies {
             let owner = queue.pending.pop_front().ok_or_else(garbage)?;
-            // The receiver may be gone: its caller has timed out.
-            owner.map(|owner| owner.send(reply).ok());
+            queue.in_flight -= owner.requests();
+            match owner {
+                ReplyOwner::Discarded => {}
+                // The receiver may be gone: its caller has timed out.
+                ReplyOwner::Command(owner) => drop(owner.send(reply)),
+                ReplyOwner::Shared(owner, counters) => owner.complete(reply, &counters),
+            }
         }
         Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, PipelineQueue> {
         lock(&self.queue)
+    }
+}
+
+impl PipelineQueue {
+    /// Encodes the open call.
+    fn close_call(&mut self) {
+        if let Some((call, reply)) = self.open.take() {
+            let counters = call.write(&mut self.out);
+            self.pending.push_back(ReplyOwner::Shared(reply, counters));
+        }
+    }
+
+    fn push_discarded(&mut self, command: Option<&[u8]>) {
+        if let Some(command) = command {
+            self.pending.push_back(ReplyOwner::Discarded);
+            self.out.extend_from_slice(command);
+        }
+    }
+}
+
+impl ReplyOwner {
+    fn requests(&self) -> usize {
+        match self {
+            ReplyOwner::Discarded => 0,
+            ReplyOwner::Command(_) => 1,
+            ReplyOwner::Shared(_, counters) => counters.len(),
+        }
     }
 }

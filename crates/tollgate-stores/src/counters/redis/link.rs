@@ -8,15 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::address::Endpoint;
+use super::call::ScriptCall;
 use super::clock::ServerClock;
-use super::connection::{RedisConnection, SendError};
+use super::connection::{Joined, RedisConnection, SendError};
 use super::dial::{CONNECT_TIMEOUT, OwnedConnection, RedisConnectOptions, dial_store, send_command};
 use super::resp::{RedisReply, encode_command};
 use super::sentinels::{Primary, Sentinels};
+use super::shared_reply::ReplyLost;
 use crate::counters::StoreError;
 use crate::counters::breaker::{Breaker, ServerHealth, unusable};
 
@@ -30,6 +32,24 @@ pub(super) enum RedisDiscovery {
     Fixed(Endpoint),
     /// The primary according to the sentinels.
     Sentinels(Sentinels),
+}
+
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(super) enum Outgoing<'a> {
+    /// An encoded command.
+    Command(&'a [u8]),
+    /// A request of the script, which may share a call with others.
+    Charges(&'a ScriptCall<'a>),
+}
+
+/// Has the call sent that a request has opened, also if the request is dropped before.
+struct OpenedCall<'c>(&'c RedisConnection);
+
+impl Drop for OpenedCall<'_> {
+    fn drop(&mut self) {
+        self.0.send_queued();
+    }
 }
 
 pub(super) struct RedisLink {
@@ -90,7 +110,7 @@ impl RedisLink {
         &self,
         deadline: Instant,
         asking: bool,
-        write: impl Fn(&mut Vec<u8>),
+        outgoing: Outgoing<'_>,
     ) -> Result<RedisReply, StoreError> {
         let RedisLinkShared { breaker, server, .. } = &*self.shared;
         breaker.admit()?;
@@ -101,20 +121,20 @@ impl RedisLink {
                 0 => self.connected(deadline).await?,
                 _ => self.next_connection(deadline).await?,
             };
-            let pending = match connection.send(before.as_deref(), &write) {
-                Ok(pending) => pending,
-                Err(SendError::Full) => return Err(StoreError::Busy { server: server.clone() }),
-                Err(SendError::Closed(reason)) => {
-                    closed = reason;
-                    continue; // nothing was sent
-                }
-            };
-            return match timeout_at(deadline, pending).await {
-                Ok(Ok(reply)) => {
+            let exchange = self.exchange(&connection, before.as_deref(), outgoing);
+            return match timeout_at(deadline, exchange).await {
+                Ok(Ok(Ok(reply))) => {
                     breaker.record_success();
                     Ok(reply)
                 }
-                Ok(Err(_)) => Err(self.unreachable(connection.close_reason().unwrap_or_default())),
+                Ok(Ok(Err(ReplyLost))) => {
+                    Err(self.unreachable(connection.close_reason().unwrap_or_default()))
+                }
+                Ok(Err(SendError::Full)) => Err(StoreError::Busy { server: server.clone() }),
+                Ok(Err(SendError::Closed(reason))) => {
+                    closed = reason;
+                    continue; // nothing was sent
+                }
                 Err(_) => {
                     breaker.record_failure("no answer within the deadline");
                     self.shared.deadline_missed.notify_one();
@@ -123,6 +143,31 @@ impl RedisLink {
             };
         }
         Err(self.unreachable(closed))
+    }
+
+    /// Sends a command or request, and waits for its reply.
+    async fn exchange(
+        &self,
+        connection: &RedisConnection,
+        before: Option<&[u8]>,
+        outgoing: Outgoing<'_>,
+    ) -> Result<Result<RedisReply, ReplyLost>, SendError> {
+        match outgoing {
+            Outgoing::Command(command) => {
+                let pending = connection.send(before, |out| out.extend_from_slice(command))?;
+                Ok(pending.await.map_err(|_| ReplyLost))
+            }
+            Outgoing::Charges(request) => {
+                let until = self.clock().lower_bound_at(request.deadline);
+                let (pending, joined) = connection.share(before, request, until)?;
+                if joined == Joined::First {
+                    let opened = OpenedCall(connection);
+                    yield_now().await;
+                    drop(opened);
+                }
+                Ok(pending.await)
+            }
+        }
     }
 
     /// The connection. Without one, waits for the next while the breaker is closed.

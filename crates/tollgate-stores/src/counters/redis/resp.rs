@@ -1,7 +1,5 @@
 //! The Redis protocol (RESP2). Replies are untrusted, so all sizes are bounded.
 
-use std::io::Write;
-
 /// A reply of the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RedisReply {
@@ -20,6 +18,8 @@ pub(crate) struct RespProtocolError;
 const MAX_LINE: usize = 64 * 1024;
 /// Digits of a number, with its sign.
 const MAX_NUMBER: usize = 20;
+/// Digits of a `u64`.
+const MAX_DIGITS: usize = 20;
 /// The largest request body that may be stored.
 const MAX_BULK: usize = 64 << 20;
 const MAX_ELEMENTS: usize = 64 * 1024;
@@ -208,11 +208,19 @@ impl<'b> CommandWriter<'b> {
     }
 
     pub(super) fn number(&mut self, number: u64) -> &mut Self {
-        let mut digits = [0; 20];
-        let mut rest = &mut digits[..];
-        write!(rest, "{number}").expect("twenty digits hold any number");
-        let length = 20 - rest.len();
-        self.arg(&digits[..length])
+        let mut digits = [0; MAX_DIGITS];
+        self.arg(decimal(number, &mut digits))
+    }
+
+    /// Words that are encoded already.
+    pub(super) fn encoded(&mut self, words: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(words);
+        self
+    }
+
+    /// Continues after words that are encoded already.
+    pub(super) fn append(out: &'b mut Vec<u8>) -> CommandWriter<'b> {
+        CommandWriter(out)
     }
 }
 
@@ -231,7 +239,19 @@ pub(super) fn write_command(out: &mut Vec<u8>, words: &[impl AsRef<[u8]>]) {
 }
 
 fn write_number(out: &mut Vec<u8>, number: u64) {
-    write!(out, "{number}").expect("a vector takes all that is written");
+    out.extend_from_slice(decimal(number, &mut [0; MAX_DIGITS]));
+}
+
+fn decimal(mut number: u64, digits: &mut [u8; MAX_DIGITS]) -> &[u8] {
+    let mut start = MAX_DIGITS;
+    loop {
+        start -= 1;
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[start..];
+        }
+    }
 }
 
 #[cfg(test)]
@@ -310,6 +330,9 @@ mod tests {
         let mut out = Vec::new();
         CommandWriter::begin(&mut out, 2).arg("GET").number(42);
         assert_eq!(out, b"*2\r\n$3\r\nGET\r\n$2\r\n42\r\n");
+        out.clear();
+        CommandWriter::append(&mut out).number(0).number(u64::MAX);
+        assert_eq!(out, b"$1\r\n0\r\n$20\r\n18446744073709551615\r\n");
         assert_eq!(encode_command(&["PING"]), b"*1\r\n$4\r\nPING\r\n");
     }
 }

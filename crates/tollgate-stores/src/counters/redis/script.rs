@@ -55,7 +55,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    const fn code(self) -> &'static str {
+    pub(super) const fn code(self) -> &'static str {
         match self {
             Op::Charge => "c",
             Op::ChargeWithStates => "d",
@@ -63,6 +63,11 @@ impl Op {
             Op::Peek => "p",
             Op::Settle => "s",
         }
+    }
+
+    /// Whether requests may share a call.
+    pub(super) const fn is_shared(self) -> bool {
+        !matches!(self, Op::ChargeWithStates)
     }
 }
 
@@ -79,8 +84,14 @@ pub(super) struct ScriptEntry<'c> {
 
 /// Costs are integers in doubles inside the server; a higher cost exceeds every capacity.
 const MAX_COST: u64 = 1 << 53;
-const HEADER_ARGS: usize = 3;
-const ARGS_PER_COUNTER: usize = 10;
+
+/// The arguments that counters with the same limit share.
+pub(super) struct LimitArguments {
+    limit: Limit,
+    cost: i64,
+    flags: u64,
+    grant: String,
+}
 
 impl<'c> ScriptEntry<'c> {
     pub(super) fn charge(name: &'c str, charge: &'c Charge) -> ScriptEntry<'c> {
@@ -103,8 +114,23 @@ impl<'c> ScriptEntry<'c> {
         ScriptEntry { name, limit: &item.counter().limit, cost, flags: 0, grant }
     }
 
-    fn write(&self, command: &mut CommandWriter<'_>) {
-        let script_limit = ScriptLimit::of(self.limit);
+    /// Whether these are its arguments.
+    pub(super) fn has(&self, arguments: &LimitArguments) -> bool {
+        let LimitArguments { limit, cost, flags, grant } = arguments;
+        (self.limit, self.cost, self.flags, &self.grant) == (limit, *cost, *flags, grant)
+    }
+
+    pub(super) fn limit_arguments(&self) -> LimitArguments {
+        let ScriptEntry { limit, cost, flags, grant, .. } = self;
+        LimitArguments { limit: **limit, cost: *cost, flags: *flags, grant: grant.clone() }
+    }
+}
+
+impl LimitArguments {
+    pub(super) const COUNT: usize = 10;
+
+    pub(super) fn write(&self, command: &mut CommandWriter<'_>) {
+        let script_limit = ScriptLimit::of(&self.limit);
         let flags = self.flags + if script_limit.queue { 4 } else { 0 };
         command.arg(script_limit.kind);
         match u64::try_from(self.cost) {
@@ -122,28 +148,6 @@ impl<'c> ScriptEntry<'c> {
             None => command.arg(""),
         };
         command.arg(&self.grant);
-    }
-}
-
-/// Encodes a call. `until` is the deadline by the server's clock, in microseconds.
-pub(super) fn write_call(out: &mut Vec<u8>, op: Op, at: At, until: Option<u64>, entries: &[ScriptEntry<'_>]) {
-    let words = 3 + entries.len() + HEADER_ARGS + entries.len() * ARGS_PER_COUNTER;
-    let mut command = CommandWriter::begin(out, words);
-    command.arg("EVALSHA").arg(SHA.as_str()).number(entries.len() as u64);
-    for entry in entries {
-        command.arg(entry.name);
-    }
-    command.arg(op.code());
-    match at {
-        At::Server => command.arg(""),
-        At::Fixed(now) => command.number(now.nanos() / 1000),
-    };
-    match until {
-        Some(until) => command.number(until),
-        None => command.arg(""),
-    };
-    for entry in entries {
-        entry.write(&mut command);
     }
 }
 
@@ -168,7 +172,51 @@ pub(super) struct ScriptResult {
     pub(super) states: Vec<String>,
 }
 
-/// Decodes a reply; `None` if it does not have the expected form.
+/// How the script reports a counter; the numbers that follow.
+const BUCKET_CHARGED: u64 = 4;
+const BUCKET_NUMBERS: usize = 3;
+const COUNTER_FAILED: u64 = 3;
+const COUNTER_NUMBERS: usize = 7;
+/// Instead of the counters of a request: an error follows.
+const REQUEST_FAILED: u64 = 5;
+
+/// Divides the reply of a call among its requests, each with these many counters. Each gets what the server would have
+/// replied to it alone.
+pub(super) fn split_reply(reply: RedisReply, counters: &[usize]) -> Vec<RedisReply> {
+    let RedisReply::Array(elements) = reply else { return vec![reply; counters.len()] };
+    let [RedisReply::Int(1), now_us, ..] = &elements[..] else {
+        return vec![RedisReply::Array(elements); counters.len()];
+    };
+    let head = [RedisReply::Int(1), now_us.clone()];
+    let mut rest = elements.into_iter().skip(head.len()).peekable();
+    let mut parts = Vec::with_capacity(counters.len());
+    for (n, own_counters) in counters.iter().enumerate() {
+        if rest.peek().and_then(RedisReply::number) == Some(REQUEST_FAILED) {
+            let reason = rest.nth(1).and_then(|reason| reason.text().map(str::to_owned));
+            parts.push(RedisReply::Error(reason.unwrap_or_default()));
+            continue;
+        }
+        let mut part = Vec::with_capacity(head.len() + own_counters * (1 + COUNTER_NUMBERS));
+        part.extend_from_slice(&head);
+        for _ in 0..*own_counters {
+            let Some(code) = rest.next() else { break };
+            let numbers = match code.number() {
+                Some(COUNTER_FAILED) => 1,
+                Some(BUCKET_CHARGED) => BUCKET_NUMBERS,
+                _ => COUNTER_NUMBERS,
+            };
+            part.push(code);
+            part.extend(rest.by_ref().take(numbers));
+        }
+        if n + 1 == counters.len() {
+            part.extend(rest.by_ref()); // states
+        }
+        parts.push(RedisReply::Array(part));
+    }
+    parts
+}
+
+/// Decodes the reply of a request; `None` if it does not have the expected form.
 pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>]) -> Option<ScriptReply> {
     let mut rest = reply.elements()?.iter();
     let executed = rest.next()?.number()?;
@@ -176,13 +224,24 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>
     if executed == 0 {
         return Some(ScriptReply::DeadlinePassed { server_us: now_us });
     }
-    rest.next()?.number()?; // whether the request is admitted: follows from the parts
     let mut parts = Vec::with_capacity(entries.len());
     for entry in entries {
         let mut number = || rest.next()?.number();
+        let cost = u64::try_from(entry.cost).unwrap_or(0);
         let verdict = number()?;
-        if verdict == 3 {
+        if verdict == COUNTER_FAILED {
             parts.push(Err(rest.next()?.text()?.to_owned()));
+            continue;
+        }
+        if verdict == BUCKET_CHARGED {
+            let [left, reset, mark] = [number()?, number()?, number()?];
+            let at = Time::from_nanos(now_us.saturating_mul(1000));
+            parts.push(Ok(LimitOutcome {
+                decision: Decision::new(Admission::Allow { delay: Duration::ZERO }, left),
+                remaining: left.checked_sub(cost)?,
+                reset_after: Duration::from_micros(reset),
+                grant: Some(Grant { at, cost, mark }),
+            }));
             continue;
         }
         let [wait, left, remaining, reset, granted, mark, counted_at] =
@@ -194,7 +253,6 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>
             _ => Admission::Never,
         };
         let at = Time::from_nanos(counted_at.saturating_mul(1000));
-        let cost = u64::try_from(entry.cost).unwrap_or(0);
         parts.push(Ok(LimitOutcome {
             decision: Decision::new(admission, left),
             remaining,
@@ -223,4 +281,39 @@ fn refused(server: &str, reason: String) -> StoreError {
 /// An error of the server, without the position in the script that Redis appends.
 fn without_position(reason: &str) -> &str {
     reason.split(" script: ").next().unwrap_or(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn array(numbers: &[i64]) -> RedisReply {
+        RedisReply::Array(numbers.iter().copied().map(RedisReply::Int).collect())
+    }
+
+    #[test]
+    fn each_request_gets_its_part_of_a_reply() {
+        let mut reply = vec![1, 77, 4, 9, 8, 7, 0, 1, 2, 3, 4, 1, 6, 7];
+        let mut elements: Vec<_> = reply.drain(..).map(RedisReply::Int).collect();
+        elements.extend([RedisReply::Int(5), RedisReply::Bulk(b"OOM no".to_vec())]);
+        elements.extend([RedisReply::Int(3), RedisReply::Bulk(b"WRONGTYPE".to_vec())]);
+        elements.extend([4, 1, 2, 3].map(RedisReply::Int));
+        let failed = vec![RedisReply::Int(3), RedisReply::Bulk(b"WRONGTYPE".to_vec())];
+        let last = [vec![RedisReply::Int(1), RedisReply::Int(77)], failed];
+        let last = last.concat().into_iter().chain([4, 1, 2, 3].map(RedisReply::Int)).collect();
+        let parts = split_reply(RedisReply::Array(elements), &[1, 1, 2, 2]);
+        assert_eq!(parts[0], array(&[1, 77, 4, 9, 8, 7]));
+        assert_eq!(parts[1], array(&[1, 77, 0, 1, 2, 3, 4, 1, 6, 7]));
+        assert_eq!(parts[2], RedisReply::Error("OOM no".to_owned()));
+        assert_eq!(parts[3], RedisReply::Array(last));
+    }
+
+    #[test]
+    fn a_reply_to_the_whole_call_is_that_of_each_request() {
+        for reply in [RedisReply::Error("NOSCRIPT".to_owned()), array(&[0, 77]), RedisReply::Nil] {
+            assert_eq!(split_reply(reply.clone(), &[1, 2]), [reply.clone(), reply]);
+        }
+        let short = split_reply(array(&[1, 77, 4, 9, 8, 7]), &[1, 1]);
+        assert_eq!(short[1], array(&[1, 77]), "which is no reply of the script");
+    }
 }

@@ -10,6 +10,7 @@ use tollgate::internal::store::{Charge, LimitOutcome};
 use super::call::ScriptCall;
 use super::resp::RedisReply;
 use super::script::{self, At, Op, ScriptEntry};
+use super::shared_call::SharedCall;
 use super::store::{RedisBackend, RedisClock, RedisStore};
 use crate::counters::StoreError;
 use crate::counters::name::Naming;
@@ -60,8 +61,10 @@ pub fn args_of_call(charges: &[Charge]) -> Vec<String> {
     let names: Vec<_> = charges.iter().map(name).collect();
     let entries: Vec<_> =
         names.iter().zip(charges).map(|(name, charge)| ScriptEntry::charge(name, charge)).collect();
+    let call =
+        ScriptCall { slot: 0, op: Op::Charge, at: At::Server, entries: &entries, deadline: Instant::now() };
     let mut out = Vec::new();
-    script::write_call(&mut out, Op::Charge, At::Server, None, &entries);
+    SharedCall::new(&call, None).write(&mut out);
     let words = RedisReply::parse(&out).ok().flatten().map(|(words, _)| words);
     let words = words.as_ref().and_then(RedisReply::elements).unwrap_or_default();
     words.iter().map(|word| word.text().unwrap_or_default().to_owned()).collect()

@@ -1,14 +1,18 @@
--- Decides all charges of one hash slot and applies all or none of them.
+-- Decides the charges of requests on one hash slot, one request after the other, and applies all or none of each.
 --
 -- KEYS: the counters. ARGV: the operation (c charge, d charge and return the states, n count a request that is denied
--- elsewhere, p peek, s settle), the time (empty: the server's), the deadline (by the server's clock; empty: none),
--- then ten arguments for each counter. Times and durations are microseconds. Numbers are doubles: all stored and
+-- elsewhere, p peek, s settle), the time (empty: the server's), the deadline (by the server's clock; empty: none), the
+-- number of limits, ten arguments for each limit, then the number of its limit for each counter, negative if another
+-- counter of the same request follows. Returns 0 and the time if the deadline has passed, else 1, the time, and the
+-- results by request: for each counter 4 and three numbers (a bucket was charged), 3 and an error, or eight numbers; 5
+-- and an error if the request failed. Times and durations are microseconds. Numbers are doubles: all stored and
 -- compared numbers are integers below 2^53, and larger products are divided exactly digit by digit (muldiv).
 -- The library's algorithms are the definition; every function here mirrors one of theirs.
 --
 -- Lua creates a script's functions at every call: continuous buckets return before the other functions are created.
 
-local call, floor, ceil, max, min = redis.call, math.floor, math.ceil, math.max, math.min
+local call, try, match, format = redis.call, redis.pcall, string.match, string.format
+local floor, ceil, abs, max, min = math.floor, math.ceil, math.abs, math.max, math.min
 local WHOLE = 9007199254740992
 
 local time = call('TIME')
@@ -20,6 +24,15 @@ end
 local slack_ms = 1
 if ARGV[2] ~= '' then
   now, slack_ms = tonumber(ARGV[2]), 3600000
+end
+
+local limit_count = tonumber(ARGV[4])
+-- The numbers of the limits are behind this argument.
+local counters_at = 4 + 10 * limit_count
+
+-- The arguments of a limit are behind this one.
+local function limit_at(n)
+  return 10 * n - 6
 end
 
 -- a * b / c, rounded down, and the remainder.
