@@ -16,9 +16,11 @@ use tollgate::internal::headers::{HeaderStyle, headers};
 
 use crate::connection::{FullResponse, ReadBodyError};
 
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
 pub fn json(status: StatusCode, body: &impl Serialize) -> FullResponse {
     let body = serde_json::to_vec(body).expect("what we answer is valid JSON");
-    with_type(status, HeaderValue::from_static("application/json"), body)
+    with_type(status, JSON, body)
 }
 
 pub fn text(status: StatusCode, content_type: &'static str, body: String) -> FullResponse {

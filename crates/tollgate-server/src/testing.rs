@@ -1,5 +1,6 @@
 //! Access to the server's internals for fuzz targets and linearity tests.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
@@ -7,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::hmac;
 use tollgate::Time;
+use tollgate::internal::engine::LogKeys;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::policy::Settings;
@@ -19,6 +21,7 @@ pub use crate::connection::testing as connection;
 pub use crate::envoy::testing as envoy;
 use crate::envoy::{EnvoyLimits, EnvoySettings};
 use crate::gate::{Gate, LiveSettings};
+use crate::insight::Insight;
 pub use crate::insight::testing::CountedNode;
 pub use crate::insight::{CAPACITY as TOP_CAPACITY, SpaceSaving, TopOutcome, TopWindow};
 use crate::jwt::KeySet;
@@ -51,6 +54,17 @@ pub(crate) fn gate(config: &str) -> Arc<Gate> {
     };
     Arc::new(Gate::new(EngineCore::new(policy), live))
 }
+
+/// The same with live data, as a node that serves its admin API has them.
+pub(crate) fn counted_gate(config: &str) -> Arc<Gate> {
+    let gate = gate(config);
+    let counted = gate.insight.set(Insight::new(LogKeys::Redacted, gate.now()));
+    assert!(counted.is_ok(), "it is set once");
+    gate
+}
+
+/// The peer of a stream in memory.
+pub(crate) const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
 
 /// Reads a configuration; returns its problems.
 pub fn config(text: &str) -> Result<(), String> {

@@ -32,6 +32,7 @@ pub mod testing;
 
 pub use check_request::CheckRequest;
 pub use check_response::CheckResponse;
+use check_response::list_json;
 pub use server::{HttpServer, serve};
 
 /// Longer bodies are answered with 413.
@@ -187,7 +188,7 @@ async fn batch(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
     let answers: Vec<_> = answers
         .map(|(check, verdict)| check.response(gate, verdict, now).with_status(response::status(verdict)))
         .collect();
-    Ok(response::json(StatusCode::OK, &answers))
+    Ok(response::with_type(StatusCode::OK, response::JSON, list_json(&answers)))
 }
 
 fn in_item(n: usize, problem: ProblemDetails) -> ProblemDetails {
@@ -231,7 +232,8 @@ async fn respond(
     let snapshot = gate.snapshot().with_trace(trace);
     let now = gate.now();
     let verdict = check.decide(gate, &snapshot, now).await?;
-    let mut answer = response::json(response::status(&verdict), &check.response(gate, &verdict, now));
+    let json = check.response(gate, &verdict, now).to_json();
+    let mut answer = response::with_type(response::status(&verdict), response::JSON, json);
     response::write_headers(&mut answer, &verdict, snapshot.live.headers);
     Ok(answer)
 }

@@ -1,6 +1,7 @@
 //! The JSON of `/v1/check`, parsed strictly.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer};
 use tollgate::Hit;
@@ -19,23 +20,23 @@ const MAX_FIELDS: usize = 256;
 #[serde(deny_unknown_fields, default)]
 pub struct CheckRequest<'a> {
     #[serde(borrow)]
-    domain: Option<Cow<'a, str>>,
+    domain: Option<Text<'a>>,
     #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
+    method: Option<Text<'a>>,
     #[serde(borrow)]
-    path: Option<Cow<'a, str>>,
+    path: Option<Text<'a>>,
     #[serde(borrow)]
-    host: Option<Cow<'a, str>>,
+    host: Option<Text<'a>>,
     #[serde(borrow)]
-    ip: Option<Cow<'a, str>>,
+    ip: Option<Text<'a>>,
     #[serde(borrow)]
     user: Option<ScalarText<'a>>,
     #[serde(borrow)]
-    email: Option<Cow<'a, str>>,
+    email: Option<Text<'a>>,
     #[serde(borrow)]
-    mac: Option<Cow<'a, str>>,
+    mac: Option<Text<'a>>,
     #[serde(borrow)]
-    api_key: Option<Cow<'a, str>>,
+    api_key: Option<Text<'a>>,
     #[serde(borrow)]
     headers: Option<MultiMap<'a>>,
     #[serde(borrow)]
@@ -43,6 +44,19 @@ pub struct CheckRequest<'a> {
     cost: Option<u64>,
     peek: Option<bool>,
     receipt: Option<bool>,
+}
+
+/// A text. An `Option<Cow<str>>` itself would be copied by serde.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
 }
 
 impl<'a> CheckRequest<'a> {
@@ -72,7 +86,7 @@ impl<'a> CheckRequest<'a> {
         let value = |name| fields::query(query, name).filter(|value| !value.is_empty());
         Ok(CheckRequest {
             user: value("userId").map(ScalarText),
-            ip: value("ipAddress"),
+            ip: value("ipAddress").map(Text),
             ..CheckRequest::default()
         })
     }
@@ -89,20 +103,20 @@ impl<'a> CheckRequest<'a> {
 
     /// The hit of the request.
     pub fn hit(&self) -> Result<Hit<'_>, ProblemDetails> {
-        let text = |name: &str, value: &'_ Option<Cow<'a, str>>, max: usize| match value {
+        let text = |name: &str, value: Option<&str>, max: usize| match value {
             Some(value) if value.len() > max => {
                 Err(ProblemDetails::bad_field(name, format!("'{name}' is longer than {max} bytes")))
             }
             _ => Ok(()),
         };
-        text("domain", &self.domain, MAX_VALUE_BYTES)?;
-        text("method", &self.method, MAX_VALUE_BYTES)?;
-        text("host", &self.host, MAX_VALUE_BYTES)?;
-        text("path", &self.path, MAX_PATH_BYTES)?;
-        text("email", &self.email, MAX_VALUE_BYTES)?;
-        text("api_key", &self.api_key, MAX_VALUE_BYTES)?;
-        let user = self.user.as_ref().map(|ScalarText(user)| user.clone());
-        text("user", &user, MAX_VALUE_BYTES)?;
+        text("domain", self.domain.as_deref(), MAX_VALUE_BYTES)?;
+        text("method", self.method.as_deref(), MAX_VALUE_BYTES)?;
+        text("host", self.host.as_deref(), MAX_VALUE_BYTES)?;
+        text("path", self.path.as_deref(), MAX_PATH_BYTES)?;
+        text("email", self.email.as_deref(), MAX_VALUE_BYTES)?;
+        text("api_key", self.api_key.as_deref(), MAX_VALUE_BYTES)?;
+        let user = self.user.as_ref().map(|ScalarText(user)| user.as_ref());
+        text("user", user, MAX_VALUE_BYTES)?;
         let [method, host, path] =
             [&self.method, &self.host, &self.path].map(|part| part.as_deref().unwrap_or_default());
         let mut hit = Hit::on(method, host, path).cost(self.cost()?);
@@ -120,7 +134,7 @@ impl<'a> CheckRequest<'a> {
             hit = hit.domain(domain);
         }
         if let Some(user) = user {
-            hit = hit.user(user.into_owned());
+            hit = hit.user(user);
         }
         if let Some(email) = self.email.as_deref() {
             hit = hit.email(email);

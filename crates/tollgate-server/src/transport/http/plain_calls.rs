@@ -180,8 +180,7 @@ impl<'s> PlainCalls<'s> {
         let now = self.gate.now();
         let Ok(verdict) = check.decide(self.gate, &snapshot, now).await else { return Next::NotPlain };
         self.body.clear();
-        serde_json::to_writer(&mut self.body, &check.response(self.gate, &verdict, now))
-            .expect("a verdict is valid JSON");
+        check.response(self.gate, &verdict, now).write_json(&mut self.body);
         self.write_verdict(&verdict, snapshot.live.headers, now);
         Next::Answered(length)
     }

@@ -48,7 +48,7 @@ impl WorkerService for HttpServer {
 }
 
 impl HttpServer {
-    async fn serve_client<S>(&self, mut stream: S, peer: SocketAddr, shutdown: Shutdown)
+    pub(super) async fn serve_client<S>(&self, mut stream: S, peer: SocketAddr, shutdown: Shutdown)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {

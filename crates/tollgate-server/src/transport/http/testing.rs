@@ -1,7 +1,20 @@
-//! Calls of the decision API: for fuzz targets and linearity tests.
+//! Calls of the decision API: for fuzz targets, linearity tests and counts of allocations.
 
-use super::CheckRequest;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
 use super::plain_request::{CallScanner, Scanned};
+use super::{CheckRequest, HttpServer};
+use crate::testing::{PEER, counted_gate};
+
+/// Serves a local client of a node with this configuration until it leaves.
+pub async fn serve(config: &str, stream: impl AsyncRead + AsyncWrite + Unpin + Send) {
+    let server = HttpServer { gate: counted_gate(config), access: Arc::default() };
+    let (_running, shutdown) = watch::channel(false);
+    server.serve_client(stream, PEER, shutdown).await;
+}
 
 /// The bodies of the plain calls at the start of a stream that arrives in pieces.
 pub fn plain_bodies(stream: &[u8], piece: usize) -> Vec<&[u8]> {

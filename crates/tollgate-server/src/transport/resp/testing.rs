@@ -1,10 +1,22 @@
-//! The stream of a Redis client: for fuzz targets and linearity tests.
+//! The stream of a Redis client: for fuzz targets, linearity tests and counts of allocations.
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 use super::call_pattern::CallPattern;
 use super::check::Check;
 use super::command::Command;
 use super::frame::{Args, Parser};
 use super::throttle::ThrottleCall;
+use super::{RespServer, serve_client};
+use crate::testing::{PEER, counted_gate};
+
+/// Serves a client of a node with this configuration until it leaves.
+pub async fn serve(config: &str, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let server = RespServer::new(counted_gate(config), None);
+    let (_running, shutdown) = watch::channel(false);
+    serve_client(&server, stream, PEER, shutdown).await;
+}
 
 /// Parses a stream that arrives in pieces: how many arguments each command has, and whether it ends by breaking the
 /// protocol. A command that fits the pattern of the one before must be parsed to the same key and length.

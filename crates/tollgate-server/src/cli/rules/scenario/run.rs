@@ -101,7 +101,7 @@ fn send(
     let hit = request.hit().ok()?;
     let mode = if request.is_peek() { DecisionMode::Peek } else { DecisionMode::Check };
     let mut verdict = engine.decide(&engine.policy(), &hit, now, mode);
-    let found = serde_json::to_value(CheckResponse::of(&verdict)).unwrap_or_default();
+    let found: Value = serde_json::from_slice(&CheckResponse::of(&verdict).to_json()).unwrap_or_default();
     if verdict.allowed {
         replay_settlement::settle(engine, &mut verdict, now, status);
     }
