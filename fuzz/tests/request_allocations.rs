@@ -169,11 +169,18 @@ fn resp_command(words: &[&str]) -> String {
 
 const PLENTY: &str = "1000000/h";
 const CHECK: &str = r#"{"method":"GET","path":"/orders","user":"user-0000042"}"#;
+const ENVOY: &str =
     r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"user-0000042"}]}]}"#;
 
 const DENIAL: &[(&str, u64)] = &[
     ("the message: the limit, which grows once, and the sentence", 3),
     ("the ticket: contents, limit, text", 3),
+];
+const RATE_LIMIT: &[(&str, u64)] = &[
+    ("the list of descriptors", 1),
+    ("the entries of a descriptor", 1),
+    ("the rule's name in the status", 1),
+    ("the headers for the client", 1),
 ];
 
 #[test]
@@ -184,6 +191,11 @@ fn an_allowed_check_allocates_nothing() {
 #[test]
 fn a_denied_check_allocates_what_is_named() {
     check(Listener::Http, "1/h", &post("/v1/check", CHECK), "HTTP/1.1 429 ", DENIAL);
+}
+
+#[test]
+fn a_rate_limit_request_as_json_allocates_what_is_named() {
+    check(Listener::Http, PLENTY, &post("/json", ENVOY), "HTTP/1.1 200 ", RATE_LIMIT);
 }
 
 #[test]

@@ -142,7 +142,10 @@ async fn route(gate: &Gate, request: Request<Incoming>) -> Result<FullResponse, 
         "/v1/settle" => settle_receipt(gate, request).await,
         rate_limit_json::PATH => {
             let trace = gate.trace(request.headers());
-            rate_limit_json::decide(gate, &read_body(request, MAX_CHECK_BYTES).await?, trace).await
+            let body = read_body(request, MAX_CHECK_BYTES).await?;
+            let mut answer = Vec::new();
+            let status = rate_limit_json::decide(gate, &body, trace, &mut answer).await?;
+            Ok(response::with_type(status, response::JSON, answer))
         }
         _ => request_allowed(gate, &request).await,
     }

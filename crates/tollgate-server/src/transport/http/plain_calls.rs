@@ -1,4 +1,4 @@
-//! Plain calls of `POST /v1/check`: parsed in the read buffer and answered into a reused one, without hyper.
+//! Plain calls of `POST /v1/check` and `POST /json`: parsed in the read buffer and answered into a reused one, without hyper.
 //!
 //! A call is plain if nothing about it needs a decision: HTTP/1.1 with a length, a body that fits the buffer, no header
 //! that changes how the connection goes on, an authorized caller and a valid body. At the first call that is not, the
@@ -18,8 +18,8 @@ use tollgate::Time;
 use tollgate::internal::EngineVerdict;
 use tollgate::internal::headers::{HeaderStyle, Headers};
 
-use super::plain_request::{CallScanner, MAX_CALL_BYTES, PlainHead, Scanned};
-use super::{AllowedCallers, CallerAccess, CheckRequest};
+use super::plain_request::{CallScanner, MAX_CALL_BYTES, PlainHead, PlainRoute, Scanned};
+use super::{AllowedCallers, CallerAccess, CheckRequest, rate_limit_json};
 use crate::caller_auth;
 use crate::connection::{
     BODY_TIMEOUT, FullResponse, HEADER_TIMEOUT, ReadBodyError, ReadEvent, ReadWatch, Shutdown, send_replies,
@@ -172,21 +172,46 @@ impl<'s> PlainCalls<'s> {
             Scanned::NotPlain => return Next::NotPlain,
         };
         let length = head.bytes + head.body_bytes;
-        let Ok(check) = CheckRequest::parse(body) else { return Next::NotPlain };
-        let snapshot = self.gate.snapshot();
-        let wants_trace = self.gate.wants_traces(&snapshot.live);
-        let trace = head.traceparent.filter(|_| wants_trace).and_then(TraceId::parse);
-        let snapshot = snapshot.with_trace(trace);
-        let now = self.gate.now();
-        let Ok(verdict) = check.decide(self.gate, &snapshot, now).await else { return Next::NotPlain };
-        self.body.clear();
-        check.response(self.gate, &verdict, now).write_json(&mut self.body);
-        self.write_verdict(&verdict, snapshot.live.headers, now);
+        let traceparent = head.traceparent;
+        match head.route {
+            PlainRoute::Check => {
+                let Ok(check) = CheckRequest::parse(body) else { return Next::NotPlain };
+                let snapshot = self.gate.snapshot();
+                let wants_trace = self.gate.wants_traces(&snapshot.live);
+                let trace = traceparent.filter(|_| wants_trace).and_then(TraceId::parse);
+                let snapshot = snapshot.with_trace(trace);
+                let now = self.gate.now();
+                let Ok(verdict) = check.decide(self.gate, &snapshot, now).await else {
+                    return Next::NotPlain;
+                };
+                self.body.clear();
+                check.response(self.gate, &verdict, now).write_json(&mut self.body);
+                self.write_verdict(&verdict, snapshot.live.headers, now);
+            }
+            PlainRoute::RateLimit => {
+                let wants_trace = traceparent.is_some() && self.gate.wants_traces(&self.gate.live.load());
+                let trace = traceparent.filter(|_| wants_trace).and_then(TraceId::parse);
+                self.body.clear();
+                let decided = rate_limit_json::decide(self.gate, body, trace, &mut self.body).await;
+                let Ok(status) = decided else { return Next::NotPlain };
+                self.write_head(status);
+                self.write_body(self.gate.now());
+            }
+        }
         Next::Answered(length)
     }
 
     fn write_verdict(&mut self, verdict: &EngineVerdict, style: HeaderStyle, now: Time) {
-        let status = response::status(verdict);
+        self.write_head(response::status(verdict));
+        self.headers.write(verdict, style);
+        for (name, value) in self.headers.iter() {
+            push_header(&mut self.responses, name, value.as_bytes());
+        }
+        self.write_body(now);
+    }
+
+    /// Begins a response with JSON.
+    fn write_head(&mut self, status: StatusCode) {
         self.count(status);
         let responses = &mut self.responses;
         responses.extend_from_slice(b"HTTP/1.1 ");
@@ -194,10 +219,11 @@ impl<'s> PlainCalls<'s> {
         responses.push(b' ');
         responses.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
         responses.extend_from_slice(b"\r\ncontent-type: application/json\r\ncache-control: no-store\r\n");
-        self.headers.write(verdict, style);
-        for (name, value) in self.headers.iter() {
-            push_header(responses, name, value.as_bytes());
-        }
+    }
+
+    /// Ends a response.
+    fn write_body(&mut self, now: Time) {
+        let responses = &mut self.responses;
         if self.is_last {
             push_header(responses, "connection", b"close");
         }
@@ -237,6 +263,8 @@ impl<'s> PlainCalls<'s> {
 fn is_authorized(access: &CallerAccess, local_host: &mut Vec<u8>, head: &PlainHead<'_>) -> bool {
     match &access.allowed_callers {
         AllowedCallers::Anyone => true,
+        // Callers of envoyproxy/ratelimit's path know this server by any name.
+        AllowedCallers::Local if head.route == PlainRoute::RateLimit => true,
         AllowedCallers::Local if !local_host.is_empty() && head.host == local_host.as_slice() => true,
         AllowedCallers::Local => {
             let host = std::str::from_utf8(head.host).ok().filter(|host| host.is_ascii());

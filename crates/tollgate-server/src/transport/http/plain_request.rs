@@ -1,4 +1,4 @@
-//! Plain calls of `POST /v1/check` in a buffer. It must not decide what any other call means.
+//! Plain calls of `POST /v1/check` and `POST /json` in a buffer. It must not decide what any other call means.
 
 use tollgate::internal::request::fields;
 
@@ -7,8 +7,19 @@ use crate::http1::{HeadSearch, parse_plain_length};
 /// Longer calls are not plain.
 pub const MAX_CALL_BYTES: usize = 16 << 10;
 const MAX_HEADERS: usize = 32;
-/// The only request line of a plain call.
-const REQUEST_LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
+/// The request lines of plain calls.
+const REQUEST_LINES: [(PlainRoute, &[u8]); 2] = [
+    (PlainRoute::Check, b"POST /v1/check HTTP/1.1\r\n"),
+    (PlainRoute::RateLimit, b"POST /json HTTP/1.1\r\n"),
+];
+
+/// What a plain call asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlainRoute {
+    Check,
+    /// A rate limit request of Envoy.
+    RateLimit,
+}
 
 /// Finds the first call of a buffer that grows. A head that arrives in pieces is parsed when it is complete, and once more
 /// with its body.
@@ -91,6 +102,7 @@ enum Head<'a> {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlainHead<'a> {
+    pub route: PlainRoute,
     /// Its length, with the empty line at its end.
     pub bytes: usize,
     pub body_bytes: usize,
@@ -102,12 +114,14 @@ pub struct PlainHead<'a> {
 /// Parses a head. One without a single Host and a single Content-Length is not plain, nor is one with a header that
 /// changes the framing, the connection or the access.
 fn parse_head(bytes: &[u8]) -> Head<'_> {
-    let Some(fields) = bytes.strip_prefix(REQUEST_LINE) else {
-        return if REQUEST_LINE.starts_with(bytes) { Head::Partial } else { Head::Other };
+    let known = REQUEST_LINES.into_iter().find(|(_, line)| bytes.starts_with(line));
+    let Some((route, line)) = known else {
+        let is_partial = REQUEST_LINES.iter().any(|(_, line)| line.starts_with(bytes));
+        return if is_partial { Head::Partial } else { Head::Other };
     };
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
-    let (length, headers) = match httparse::parse_headers(fields, &mut headers) {
-        Ok(httparse::Status::Complete((length, headers))) => (REQUEST_LINE.len() + length, headers),
+    let (length, headers) = match httparse::parse_headers(&bytes[line.len()..], &mut headers) {
+        Ok(httparse::Status::Complete((length, headers))) => (line.len() + length, headers),
         Ok(httparse::Status::Partial) => return Head::Partial,
         Err(_) => return Head::Other,
     };
@@ -136,7 +150,7 @@ fn parse_head(bytes: &[u8]) -> Head<'_> {
     }
     match (host, body_bytes) {
         (Some(host), Some(body_bytes)) => {
-            Head::Plain(PlainHead { bytes: length, body_bytes, host, bearer, traceparent })
+            Head::Plain(PlainHead { route, bytes: length, body_bytes, host, bearer, traceparent })
         }
         _ => Head::Other,
     }
@@ -187,6 +201,7 @@ mod tests {
             assert_eq!(parse_head(&call.as_bytes()[..cut]), Head::Partial, "{cut}");
         }
         let head = PlainHead {
+            route: PlainRoute::Check,
             bytes: end,
             body_bytes: 2,
             host: b"localhost",
@@ -218,6 +233,7 @@ mod tests {
         }
         for start in [
             "GET /v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
+            "POST /jsonp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
             "POST /v1/check/ HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
             "POST /v1/check?a=b HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
             "POST http://a/v1/check HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n",
@@ -239,7 +255,8 @@ mod tests {
 
     #[test]
     fn calls_are_found_however_they_arrive() {
-        let calls = format!("{START}\r\n{{}}{START}a: b\n\n[]POST");
+        let rate_limit = START.replace("/v1/check", "/json");
+        let calls = format!("{START}\r\n{{}}{rate_limit}a: b\n\n[]POST");
         for piece in [1, 2, 3, 7, calls.len()] {
             let mut scanner = CallScanner::default();
             let mut bodies = Vec::new();
@@ -249,11 +266,12 @@ mod tests {
                 loop {
                     last = scanner.scan(&calls.as_bytes()[begin..end]);
                     let Scanned::Call { head, body } = &last else { break };
-                    bodies.push(*body);
+                    bodies.push((head.route, *body));
                     begin += head.bytes + head.body_bytes;
                 }
             }
-            assert_eq!(bodies, [b"{}", b"[]"], "{piece}");
+            let expected = [(PlainRoute::Check, &b"{}"[..]), (PlainRoute::RateLimit, b"[]")];
+            assert_eq!(bodies, expected, "{piece}");
             assert_eq!(last, Scanned::PartialHead);
         }
     }

@@ -5,32 +5,34 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
-use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value, json};
+use tollgate::internal::headers::Headers;
 
-use crate::connection::FullResponse;
 use crate::envoy::{
     self, Descriptor, DescriptorStatus, Entry, LimitOverride, LimitUnit, RateLimitAnswer, RateLimitRequest,
 };
 use crate::gate::Gate;
 use crate::json_body::{self, JsonObject};
-use crate::response::{self, ProblemDetails};
+use crate::response::ProblemDetails;
 use crate::trace_id::TraceId;
 
 pub const PATH: &str = "/json";
 
-/// Decides a request: 200, or 429 if it is over a limit.
+/// Decides a request and writes the answer to `out`: 200, or 429 if it is over a limit. After an error nothing is
+/// charged.
 pub async fn decide(
     gate: &Gate,
     body: &[u8],
     trace: Option<TraceId>,
-) -> Result<FullResponse, ProblemDetails> {
+    out: &mut Vec<u8>,
+) -> Result<StatusCode, ProblemDetails> {
     let JsonObject(request) = json_body::parse::<JsonObject<RequestJson<'_>>>(body)?;
     let request = request.into_request();
     let answer = envoy::decide(gate, &request, trace).await;
     let answer = answer.map_err(|error| ProblemDetails::bad_field("body", error.to_string()))?;
-    let status = if answer.is_over_limit() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-    Ok(response::json(status, &answer_json(&request, &answer)))
+    serde_json::to_writer(out, &AnswerJson::new(&request, &answer)).expect("an answer is valid JSON");
+    Ok(if answer.is_over_limit() { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK })
 }
 
 #[derive(Deserialize, Default)]
@@ -129,23 +131,93 @@ fn code(is_over_limit: bool) -> &'static str {
     if is_over_limit { "OVER_LIMIT" } else { "OK" }
 }
 
-fn answer_json(request: &RateLimitRequest<'_>, answer: &RateLimitAnswer) -> Value {
-    let mut json = json!({
-        "overallCode": code(answer.is_over_limit()),
-        "statuses": answer.statuses.iter().map(status_json).collect::<Vec<_>>(),
-    });
-    let headers: Vec<_> =
-        answer.headers.iter().map(|(name, value)| json!({ "key": name, "value": value })).collect();
-    if !headers.is_empty() {
-        json["responseHeadersToAdd"] = headers.into();
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct AnswerJson<'a> {
+    overall_code: &'static str,
+    #[serde(serialize_with = "statuses_json")]
+    statuses: &'a [DescriptorStatus],
+    #[serde(skip_serializing_if = "has_no_headers", serialize_with = "headers_json")]
+    response_headers_to_add: &'a Headers,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw_body: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct HeaderJson<'a> {
+    key: &'a str,
+    value: &'a str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusJson<'a> {
+    code: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    current_limit: Option<CurrentLimitJson<'a>>,
+    limit_remaining: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_until_reset: Option<Seconds>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CurrentLimitJson<'a> {
+    requests_per_unit: u32,
+    unit: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+}
+
+/// A duration as messages have it in JSON.
+struct Seconds(u64);
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}s", self.0))
     }
-    if let Some(body) = &answer.body {
-        json["rawBody"] = STANDARD.encode(body.as_bytes()).into();
+}
+
+fn has_no_headers(headers: &Headers) -> bool {
+    headers.iter().next().is_none()
+}
+
+fn headers_json<S: Serializer>(headers: &&Headers, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(headers.iter().map(|(key, value)| HeaderJson { key, value }))
+}
+
+fn statuses_json<S: Serializer>(statuses: &&[DescriptorStatus], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(statuses.iter().map(StatusJson::of))
+}
+
+impl<'a> AnswerJson<'a> {
+    fn new(request: &RateLimitRequest<'_>, answer: &'a RateLimitAnswer) -> AnswerJson<'a> {
+        AnswerJson {
+            overall_code: code(answer.is_over_limit()),
+            statuses: &answer.statuses,
+            response_headers_to_add: &answer.headers,
+            raw_body: answer.body.as_ref().map(|body| STANDARD.encode(body.as_bytes())),
+            dynamic_metadata: answer.quota_violations().map(|violations| metadata_json(request, &violations)),
+        }
     }
-    if let Some(violations) = answer.quota_violations() {
-        json["dynamicMetadata"] = metadata_json(request, &violations);
+}
+
+impl<'a> StatusJson<'a> {
+    fn of(status: &'a DescriptorStatus) -> StatusJson<'a> {
+        let current_limit = status.limit.as_ref().map(|limit| CurrentLimitJson {
+            requests_per_unit: limit.requests_per_unit,
+            unit: limit.unit.map_or("UNKNOWN", LimitUnit::name),
+            name: &limit.name,
+        });
+        StatusJson {
+            code: code(status.is_over_limit),
+            current_limit,
+            limit_remaining: status.remaining,
+            duration_until_reset: status.reset_after.map(|reset_after| Seconds(reset_after.as_secs())),
+        }
     }
-    json
 }
 
 /// What envoyproxy/ratelimit reports of limits in quota mode.
@@ -163,24 +235,4 @@ fn metadata_json(request: &RateLimitRequest<'_>, violations: &[usize]) -> Value 
         json["hitsAddend"] = request.hits_addend.into();
     }
     json
-}
-
-fn status_json(status: &DescriptorStatus) -> Value {
-    let mut json = Map::new();
-    json.insert("code".to_owned(), code(status.is_over_limit).into());
-    if let Some(limit) = &status.limit {
-        let mut current = json!({
-            "requestsPerUnit": limit.requests_per_unit,
-            "unit": limit.unit.map_or("UNKNOWN", LimitUnit::name),
-        });
-        if !limit.name.is_empty() {
-            current["name"] = limit.name.as_str().into();
-        }
-        json.insert("currentLimit".to_owned(), current);
-    }
-    json.insert("limitRemaining".to_owned(), status.remaining.into());
-    if let Some(reset_after) = status.reset_after {
-        json.insert("durationUntilReset".to_owned(), format!("{}s", reset_after.as_secs()).into());
-    }
-    Value::Object(json)
 }
