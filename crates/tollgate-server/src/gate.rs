@@ -275,6 +275,15 @@ impl Gate {
         self.run(snapshot, in_force(snapshot, hit, now, DecisionMode::Check)).await
     }
 
+    /// As [`check`](Self::check), where all counters are in memory.
+    pub fn check_in_memory(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
+        let timer = self.decision_times.start(1);
+        let verdict = self.engine.decide_in(&in_force(snapshot, hit, now, DecisionMode::Check));
+        let latency = self.decision_times.stop(timer);
+        self.record(snapshot, Decided { policy: &snapshot.policy, hit, verdict: &verdict, at: now, latency });
+        verdict
+    }
+
     /// The verdict that [`check`](Self::check) would return; charges nothing and records no violation.
     pub async fn peek(&self, snapshot: &GateSnapshot, hit: &Hit<'_>, now: Time) -> EngineVerdict {
         self.run(snapshot, in_force(snapshot, hit, now, DecisionMode::Peek)).await

@@ -22,6 +22,11 @@ impl HeadSearch {
         Some(from + head_end(input.get(from..)?)?)
     }
 
+    /// Whether nothing of the message was searched.
+    pub fn is_new(&self) -> bool {
+        self.searched == 0
+    }
+
     /// The next call is about another message.
     pub fn restart(&mut self) {
         self.searched = 0;
@@ -62,6 +67,17 @@ pub fn push_header(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     // One check of the capacity for the line.
     out.reserve(name.len() + value.len() + 4);
     out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Copies a header line, with its name in lower case as hyper writes it.
+pub fn push_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.reserve(name.len() + value.len() + 4);
+    let start = out.len();
+    out.extend_from_slice(name.as_bytes());
+    out[start..].make_ascii_lowercase();
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");

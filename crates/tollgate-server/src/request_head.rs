@@ -89,10 +89,17 @@ fn host(parts: &Parts) -> Result<HeaderValue, ProblemDetails> {
     }
 }
 
+/// The value of a `Host`, if it is one.
+pub fn as_host(value: &[u8]) -> Option<&str> {
+    std::str::from_utf8(value).ok().filter(|host| host.bytes().all(is_host_byte))
+}
+
 fn no_host() -> ProblemDetails {
     ProblemDetails::bad_field("host", "the Host header is missing")
 }
 
 fn is_host_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(&byte)
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'%' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')')
+        || matches!(byte, b'*' | b'+' | b',' | b';' | b'=' | b':' | b'[' | b']')
 }

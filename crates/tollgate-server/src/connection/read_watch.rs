@@ -59,6 +59,27 @@ impl ReadWatch {
         .await
     }
 
+    /// Awaits `work` until the deadline; `None` if it passes.
+    pub async fn within<F: Future>(
+        &mut self,
+        deadline: Option<Instant>,
+        mut work: Pin<&mut F>,
+    ) -> Option<F::Output> {
+        self.follow(deadline);
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            // Its waker stays registered.
+            if self.is_registered && self.timer.as_ref().is_some_and(|timer| !timer.is_elapsed()) {
+                return Poll::Pending;
+            }
+            ready!(self.poll_timer(cx, deadline));
+            Poll::Ready(None)
+        })
+        .await
+    }
+
     /// Whether neither the timer nor the shutdown has anything to report, and both will wake the task.
     fn is_quiet(&self) -> bool {
         let has_elapsed = self.timer.as_ref().is_some_and(|timer| timer.is_elapsed());
@@ -87,12 +108,18 @@ impl ReadWatch {
             self.stop = Box::pin(std::future::pending());
             return Poll::Ready(ReadEvent::Stopped);
         }
+        ready!(self.poll_timer(cx, deadline));
+        Poll::Ready(ReadEvent::DeadlinePassed)
+    }
+
+    /// Ready once the deadline has passed.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, deadline: Option<Instant>) -> Poll<()> {
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         loop {
             ready!(timer.as_mut().poll(cx));
             let now = Instant::now();
             match deadline {
-                Some(deadline) if deadline <= now => return Poll::Ready(ReadEvent::DeadlinePassed),
+                Some(deadline) if deadline <= now => return Poll::Ready(()),
                 Some(deadline) => timer.as_mut().reset(deadline),
                 None => timer.as_mut().reset(now + FAR),
             }
@@ -107,10 +134,26 @@ const FAR: Duration = Duration::from_secs(3600);
 mod tests {
     use tokio::io::{AsyncWriteExt as _, duplex};
     use tokio::sync::watch;
+    use tokio::time::sleep;
 
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_awaited_until_its_deadline() {
+        let (_stop, shutdown) = watch::channel(false);
+        let mut reads = ReadWatch::new(&shutdown);
+        let begun = Instant::now();
+        for within in [3, 4, 3] {
+            let done = reads.within(Some(Instant::now() + within * SECOND), pin!(sleep(2 * SECOND))).await;
+            assert!(done.is_some(), "{within}");
+        }
+        let never = std::future::pending::<()>();
+        assert!(reads.within(Some(Instant::now() + 3 * SECOND), pin!(never)).await.is_none());
+        let elapsed = begun.elapsed();
+        assert!(elapsed >= 9 * SECOND && elapsed < 9 * SECOND + Duration::from_millis(10), "{elapsed:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_deadline_that_moves_on_passes_only_once_nothing_arrives() {

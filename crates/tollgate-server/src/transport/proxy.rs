@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use tollgate::internal::document::{Problem, Problems};
 use tollgate::internal::hold::HoldQueues;
 
-use crate::config::{Balance, ProxyConfig, QueueConfig};
+use crate::config::{Balance, ProxyConfig, QueueConfig, UpstreamProtocol};
 use crate::connection::{Shutdown, default_workers};
 use crate::gate::{FieldSelection, Gate};
 use crate::metrics::LatencyHistogram;
@@ -23,6 +23,7 @@ mod exchange;
 mod respond;
 mod tls;
 mod upstream;
+mod verbatim;
 mod wait;
 
 #[cfg(feature = "testing")]
@@ -34,6 +35,7 @@ pub use tls::{upstream_tls_client, watch_upstream_ca};
 pub use upstream::health::watch as watch_health;
 pub use wait::enqueue::RequestQueue;
 
+use accept::verbatim_head::may_be_stripped;
 use upstream::balance::RoundRobinCursor;
 use upstream::connect::UpstreamTlsClient;
 use upstream::server::Upstream;
@@ -78,6 +80,8 @@ struct RouteSnapshot {
     upstreams: Vec<Arc<Upstream>>,
     round_robin: RoundRobinCursor,
     tls: ArcSwap<UpstreamTlsClient>,
+    /// Whether requests may be verbatim: neither the headers that are stripped nor the upstreams prevent it.
+    may_be_verbatim: bool,
 }
 
 /// State of an upstream, for the admin API.
@@ -172,6 +176,8 @@ impl RouteSnapshot {
             .map_err(|error| Problem::new(None, "proxy.upstream_tls", format!("{error:#}")))?;
         Ok(RouteSnapshot {
             upstreams: upstreams.collect(),
+            may_be_verbatim: may_be_stripped(&config.strip_headers)
+                && config.upstreams.iter().all(|upstream| upstream.protocol == UpstreamProtocol::Http1),
             config,
             round_robin: RoundRobinCursor::default(),
             tls: ArcSwap::from_pointee(tls),

@@ -9,4 +9,5 @@ pub(super) mod plain_head;
 pub(super) mod plain_requests;
 pub(super) mod sanitize;
 pub(super) mod stalled_stream;
+pub(super) mod verbatim_head;
 pub(super) mod websocket;

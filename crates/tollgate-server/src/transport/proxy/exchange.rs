@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::Body;
-use hyper::header::{
-    ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, RETRY_AFTER, UPGRADE,
-};
+use hyper::header::{ACCEPT, CONNECTION, CONTENT_TYPE, EXPECT, HOST, HeaderMap, HeaderValue, UPGRADE};
 use hyper::http::request::Parts;
 use hyper::upgrade::OnUpgrade;
 use hyper::{Request, Response, StatusCode, Version};
@@ -16,16 +14,13 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tollgate::Time;
 use tollgate::internal::EngineVerdict;
-use tollgate::internal::headers::{HeaderStyle, headers};
+use tollgate::internal::headers::headers;
 use tollgate::internal::http::merge_headers;
 use tollgate::internal::settlement::{RefundOnDrop, UnsettledCharges};
-use tollgate::internal::verdict::whole_seconds;
 
 use crate::config::{HostHeader, ProxyConfig};
-use crate::connection::FullResponse;
-use crate::error_response::{self, ErrorFormat};
+use crate::error_response;
 use crate::gate::GateSnapshot;
-use crate::metrics::{RequestStatus, Transport};
 use crate::queue::RequestSender;
 use crate::response::{self, ProblemDetails};
 use crate::transport::proxy::accept::client_connection::{ActiveStream, StreamActivity};
@@ -84,50 +79,8 @@ impl ConnectionContext {
         let gate = &self.proxy.gate;
         let snapshot = gate.snapshot().with_trace(gate.trace(request.headers()));
         let header_style = snapshot.live.headers;
-        let response = match self.serve(request, snapshot).await {
-            Ok(response) => response,
-            Err(failure) => self
-                .error_response(failure, error_response::format(accept.as_ref()), header_style)
-                .map(ResponseBody::Full),
-        };
-        let status = RequestStatus::Http(response.status());
-        self.proxy.gate.requests.add(Transport::Proxy, status, 1);
-        response
-    }
-
-    /// The response to a request that is not served.
-    fn error_response(
-        &self,
-        failure: ExchangeError,
-        format: ErrorFormat,
-        header_style: HeaderStyle,
-    ) -> FullResponse {
-        match failure {
-            ExchangeError::Denied { verdict, at } => {
-                let ticket = self.proxy.gate.ticket(&verdict, at);
-                let mut response = error_response::denied(&verdict, ticket.as_deref(), format);
-                response::write_headers(&mut response, &verdict, header_style);
-                response
-            }
-            ExchangeError::TooManyRequests { detail, retry_after, ticket } => {
-                let mut problem = ProblemDetails::new(StatusCode::TOO_MANY_REQUESTS, detail);
-                if let Some(ticket) = ticket {
-                    problem = problem.with_ticket(&ticket);
-                }
-                let mut response = error_response::problem(problem, format);
-                let seconds = HeaderValue::from(whole_seconds(retry_after).as_secs());
-                response.headers_mut().insert(RETRY_AFTER, seconds);
-                response
-            }
-            ExchangeError::Ambiguous(problem) => {
-                self.proxy.counts.rejected.fetch_add(1, Ordering::Relaxed);
-                let mut response = error_response::problem(problem, format);
-                // Where this request ends is ambiguous, so the start of the next one is too.
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                response
-            }
-            ExchangeError::Problem(problem) => error_response::problem(problem, format),
-        }
+        let served = self.serve(request, snapshot).await;
+        self.conclude(served, error_response::format(accept.as_ref()), header_style)
     }
 
     async fn serve(
@@ -135,6 +88,22 @@ impl ConnectionContext {
         request: Request<RequestBody>,
         snapshot: GateSnapshot,
     ) -> Result<Response<ResponseBody>, ExchangeError> {
+        let mut request = self.receive(request, snapshot)?;
+        match self.decide(&mut request).await {
+            Ok(decision) => self.serve_decided(request, decision).await,
+            Err(error) => {
+                discard(request);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Rejects an ambiguous request, and removes the headers that the API must not see.
+    pub fn receive(
+        &self,
+        request: Request<RequestBody>,
+        snapshot: GateSnapshot,
+    ) -> Result<ProxiedRequest, ExchangeError> {
         let (mut parts, body) = request.into_parts();
         let host = self.inspect(&parts, &snapshot).map_err(ExchangeError::Ambiguous)?;
         let handshake = WebSocketHandshake::of(&mut parts).map_err(ExchangeError::Ambiguous)?;
@@ -146,15 +115,16 @@ impl ConnectionContext {
         let upgrade = if may_upgrade { hop_by_hop::requested_upgrade(&parts.headers) } else { None };
         let mut upload = Upload::new(body, stall_limits(&parts, &route.config));
         self.sanitize(&mut parts.headers, &mut upload, &route, &snapshot);
-        let mut request = ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot };
-        let decision = self.decide(&mut request).await;
-        let ProxyDecision { mut verdict, decided_at: at, sticky, sender } = match decision {
-            Ok(decision) => decision,
-            Err(error) => {
-                discard(request);
-                return Err(error.into());
-            }
-        };
+        Ok(ProxiedRequest { parts, host, upload, upgrade, handshake, route, snapshot })
+    }
+
+    /// Denies or enqueues a request, or forwards it.
+    pub async fn serve_decided(
+        &self,
+        mut request: ProxiedRequest,
+        decision: ProxyDecision,
+    ) -> Result<Response<ResponseBody>, ExchangeError> {
+        let ProxyDecision { mut verdict, decided_at: at, sticky, sender } = decision;
         let queue = self.proxy.request_queue.as_ref();
         let status_id = request.parts.uri.path().strip_prefix(STATUS_PATH).map(str::to_owned);
         if verdict.allowed {
@@ -313,7 +283,7 @@ impl ConnectionContext {
     }
 
     /// Converts the upstream's response to the client's.
-    fn build_response(
+    pub fn build_response(
         &self,
         mut response: Response<UpstreamBody>,
         in_flight: InFlightGuard,
@@ -453,30 +423,6 @@ fn stall_limits(parts: &Parts, config: &ProxyConfig) -> StallLimits {
     StallLimits { idle: config.timeouts.idle, min_rate: config.min_body_rate, is_grpc }
 }
 
-/// Why a request is not served.
-pub enum ExchangeError {
-    Denied {
-        verdict: Box<EngineVerdict>,
-        at: Time,
-    },
-    /// It would wait too long, or with too many others.
-    TooManyRequests {
-        detail: &'static str,
-        retry_after: Duration,
-        /// If a rule denies it.
-        ticket: Option<String>,
-    },
-    /// Two servers could read it differently.
-    Ambiguous(ProblemDetails),
-    Problem(ProblemDetails),
-}
-
-impl From<ForwardError> for ExchangeError {
-    fn from(failure: ForwardError) -> ExchangeError {
-        ExchangeError::Problem(failure.into())
-    }
-}
-
 /// Reads and discards a rejected body, within bounds: a client that is still sending may not read the response. A
 /// client that waits for 100 sends no body, so there is nothing to discard.
 fn discard(request: ProxiedRequest) {
@@ -495,6 +441,10 @@ fn discard(request: ProxiedRequest) {
     };
     tokio::spawn(timeout(DISCARD_TIME, reading));
 }
+
+mod exchange_error;
+
+pub use exchange_error::ExchangeError;
 
 #[cfg(test)]
 mod tests;

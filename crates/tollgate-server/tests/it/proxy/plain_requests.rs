@@ -10,6 +10,9 @@ use crate::proxy::in_front_of;
 /// Not plain, and removed before the request is forwarded.
 const NOT_PLAIN: &str = "te: gzip\r\n";
 
+/// Plain, but not verbatim; removed before the request is forwarded.
+const NOT_VERBATIM: &str = "x_forwarded_proto: ftp\r\n";
+
 /// An API whose responses are framed in every way.
 fn api_of_all_framings() -> Api {
     Api::start(|request, stream| {
@@ -86,6 +89,19 @@ fn exchange(
     (answer, received)
 }
 
+/// Sends a request verbatim, without hyper, and with it.
+fn check_same(server: &Server, api: &Api, method: &str, target: &str, more: &str, body: &str) {
+    let (other, otherwise) = exchange(server, api, method, target, &format!("{NOT_PLAIN}{more}"), body);
+    for line in ["", NOT_VERBATIM] {
+        let (plain, plainly) = exchange(server, api, method, target, &format!("{line}{more}"), body);
+        let case = format!("{method} {target} {more} {body} {line}");
+        assert_eq!((plain.status, &plain.headers), (other.status, &other.headers), "{case}");
+        assert!(plain.body == other.body, "{case}: {} and {} bytes", plain.body.len(), other.body.len());
+        assert_eq!((&plainly.line, &plainly.body), (&otherwise.line, &otherwise.body), "{case}");
+        assert_eq!(plainly.headers, otherwise.headers, "{case}");
+    }
+}
+
 #[test]
 fn plain_requests_are_forwarded_and_answered_as_others_are() {
     let api = api_of_all_framings();
@@ -93,14 +109,54 @@ fn plain_requests_are_forwarded_and_answered_as_others_are() {
     for target in TARGETS {
         for (method, body) in [("GET", ""), ("POST", ""), ("POST", "body"), ("DELETE", "body"), ("HEAD", "")]
         {
-            let (plain, plainly) = exchange(&server, &api, method, target, "", body);
-            let (other, otherwise) = exchange(&server, &api, method, target, NOT_PLAIN, body);
-            let case = format!("{method} {target} {body}");
-            assert_eq!((plain.status, &plain.headers), (other.status, &other.headers), "{case}");
-            assert!(plain.body == other.body, "{case}: {} and {} bytes", plain.body.len(), other.body.len());
-            assert_eq!((&plainly.line, &plainly.body), (&otherwise.line, &otherwise.body), "{case}");
-            assert_eq!(plainly.headers, otherwise.headers, "{case}");
+            check_same(&server, &api, method, target, "", body);
         }
+    }
+}
+
+#[test]
+fn the_api_gets_the_same_headers_whichever_path_a_request_takes() {
+    let api = api_of_all_framings();
+    for config in [
+        "rules: [{ id: all, key: [header:x-a], limit: 1000000/h }]\nheaders: none\n",
+        "rules: [{ id: all, key: [header:x_a], limit: 1000000/h }]\nheaders: none\n",
+        "rules: [{ id: all, limit: 1000000/h }]\nheaders: none\nstrip_headers: [x-a, x-forwarded-for]\n",
+        "rules: [{ id: all, limit: 1000000/h }]\nheaders: none\nproxy: { host: upstream }\n",
+        "rules: [{ id: all, limit: 1000000/h }]\nheaders: none\ntrusted_proxies: [127.0.0.0/8]\n",
+        "rules: [{ id: all, limit: 1000/h, algorithm: concurrency }]\nheaders: none\n",
+        "rules: [{ id: all, limit: 1000000/h, count_when: failure }]\nheaders: none\n",
+    ] {
+        let server = in_front_of(&api, config);
+        for more in [
+            "X-A: 1\r\nx-a: 2\r\nCookie: a=1; b=\u{e9}\r\n",
+            "Connection: Keep-Alive\r\nKeep-Alive: timeout=5\r\nProxy: http://evil\r\n",
+            "X-Forwarded-For: 9.9.9.9\r\nForwarded: for=9.9.9.9\r\nX-Forwarded-Proto: ftp\r\nX-Forwarded-Host: evil\r\n",
+            "x_forwarded_for: 9.9.9.9\r\nX-Real-IP: 9.9.9.9\r\nx.a: 3\r\n",
+            "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\nEmpty:\r\n",
+        ] {
+            for target in ["/length", "/chunked"] {
+                check_same(&server, &api, "GET", target, more, "");
+                check_same(&server, &api, "POST", target, more, "body");
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_are_denied_alike_and_never_twice() {
+    let api = Api::echo();
+    for line in ["", NOT_VERBATIM, NOT_PLAIN] {
+        let server = in_front_of(&api, "rules: [{ id: all, limit: 2/h }]\n");
+        let mut client = Client::to(server.proxy);
+        let statuses = [(); 4].map(|()| {
+            client.write(format!("GET / HTTP/1.1\r\nhost: h\r\n{line}\r\n").as_bytes());
+            let answer = client.answer();
+            (answer.status, answer.header("ratelimit").map(str::to_owned))
+        });
+        let remaining = |left, reset| Some(format!("\"all\";r={left};t={reset}"));
+        assert_eq!(statuses.each_ref().map(|(status, _)| *status), [200, 200, 429, 429], "{line}");
+        assert_eq!(statuses[0].1, remaining(1, 1800), "{line}");
+        assert!(statuses[1].1.as_ref().is_some_and(|left| left.contains("r=0")), "{line}");
     }
 }
 

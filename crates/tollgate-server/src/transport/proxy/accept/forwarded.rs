@@ -11,6 +11,8 @@ use tollgate::internal::http::{ProxyTrust, lines};
 use tollgate::internal::identity::address::{TrustedProxies, canonical_ip};
 use tollgate::internal::identity::forwarded::{ForwardingHeader, last_parameter};
 
+use crate::http1::push_header;
+
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -43,6 +45,10 @@ impl Peer {
     pub fn new(peer: SocketAddr, scheme: Scheme) -> Peer {
         let ip = canonical_ip(peer.ip());
         Peer { ip, scheme, address: value(ip.to_string()), element: Mutex::new(None) }
+    }
+
+    pub fn ip(&self) -> IpAddr {
+        self.ip
     }
 
     pub fn is_trusted(&self, trusted: &TrustedProxies) -> bool {
@@ -94,6 +100,23 @@ impl Peer {
                 headers.insert(X_FORWARDED_HOST, forwarded_host.unwrap_or_else(|| host.clone()));
                 headers.insert(X_FORWARDED_PROTO, forwarded_proto.unwrap_or(own_proto));
             }
+        }
+    }
+
+    /// Writes the forwarding headers of a peer that is not trusted.
+    pub fn write_forwarding_lines(&self, out: &mut Vec<u8>, host: &str) {
+        let address = self.address.as_bytes();
+        let scheme = self.scheme.name().as_bytes();
+        let (open, close): (&[u8], &[u8]) = if self.ip.is_ipv4() { (b"", b"") } else { (b"\"[", b"]\"") };
+        let host = host.as_bytes();
+        out.reserve(2 * (address.len() + host.len()) + 128);
+        push_header(out, X_FORWARDED_FOR.as_str(), address);
+        push_header(out, X_FORWARDED_HOST.as_str(), host);
+        push_header(out, X_FORWARDED_PROTO.as_str(), scheme);
+        for part in
+            [b"forwarded: for=", open, address, close, b";host=\"", host, b"\";proto=", scheme, b"\r\n"]
+        {
+            out.extend_from_slice(part);
         }
     }
 
@@ -213,6 +236,25 @@ mod tests {
         assert_eq!(announced(&GIVEN, &trusted, ForwardingHeader::XForwardedFor), written(&expected));
         let own_way = [("forwarded", "for=3.3.3.3")];
         assert_eq!(announced(&own_way, &trusted, ForwardingHeader::XForwardedFor), written(&OWN));
+    }
+
+    #[test]
+    fn lines_are_the_headers_of_a_peer_that_is_not_trusted() {
+        for address in ["[::ffff:203.0.113.9]:1", "203.0.113.9:1", "[2001:db8::1]:1"] {
+            let peer = Peer::new(address.parse().expect("an address"), Scheme::Https);
+            let host = HeaderValue::from_static("h:80");
+            let mut headers = HeaderMap::new();
+            let proxies = &TrustedProxies::default();
+            let trust = ProxyTrust { proxies, header: ForwardingHeader::XForwardedFor };
+            peer.write_forwarding_headers(&mut headers, &host, trust);
+            let mut lines = Vec::new();
+            peer.write_forwarding_lines(&mut lines, "h:80");
+            let mut expected = Vec::new();
+            headers
+                .iter()
+                .for_each(|(name, value)| push_header(&mut expected, name.as_str(), value.as_bytes()));
+            assert_eq!(String::from_utf8(lines), String::from_utf8(expected));
+        }
     }
 
     #[test]

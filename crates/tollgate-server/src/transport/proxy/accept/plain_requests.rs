@@ -27,6 +27,9 @@ use crate::transport::proxy::exchange::ConnectionContext;
 use crate::transport::proxy::respond::response_writer::{
     Coding, MAX_COPIED_BYTES, ResponseWriter, StartedResponse,
 };
+use crate::transport::proxy::verbatim::{
+    GeneralExchange, VerbatimBuffers, VerbatimEnd, VerbatimExchange, VerbatimRequest, VerbatimStep,
+};
 
 /// Longer requests are not plain.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
@@ -46,18 +49,22 @@ pub struct PlainRequests<S> {
     context: Arc<ConnectionContext>,
     input: Vec<u8>,
     search: HeadSearch,
+    buffers: VerbatimBuffers,
     writer: ResponseWriter,
 }
 
 /// What the input begins with.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is matched at once, and a box would be one for each request"
-)]
 enum NextRequest {
-    Request(Request<RequestBody>),
+    Request(PlainRequest),
     Partial,
     NotPlain,
+}
+
+enum PlainRequest {
+    /// Admitted, and to be forwarded as it was written.
+    Verbatim(VerbatimExchange),
+    Decided(Box<GeneralExchange>),
+    New(Box<Request<RequestBody>>),
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
@@ -70,6 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
             context,
             input,
             search: HeadSearch::default(),
+            buffers: VerbatimBuffers::default(),
             writer: ResponseWriter::default(),
         }
     }
@@ -94,16 +102,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
                     ReadEvent::DeadlinePassed | ReadEvent::Stopped => return Ok(PlainRequestsEnd::Closed),
                 }
             };
-            let method = request.method().clone();
-            let context = Arc::clone(&self.context);
-            // Boxed: the future is large, and an idle connection has none.
-            let exchange = Box::pin(async move { context.exchange(request).await });
-            let Some(response) = self.until_disconnect(exchange).await else {
-                return Ok(PlainRequestsEnd::Closed);
+            let is_open = match request {
+                PlainRequest::Verbatim(exchange) => {
+                    self.exchange_verbatim(exchange, &mut reads, shutdown).await?
+                }
+                PlainRequest::Decided(exchange) => {
+                    let method = exchange.method.clone();
+                    let context = Arc::clone(&self.context);
+                    let served = Box::pin(async move { context.exchange_decided(*exchange).await });
+                    self.answer(served, &method, shutdown).await?
+                }
+                PlainRequest::New(request) => {
+                    let method = request.method().clone();
+                    let context = Arc::clone(&self.context);
+                    // Boxed: the future is large, and an idle connection has none.
+                    let served = Box::pin(async move { context.exchange(*request).await });
+                    self.answer(served, &method, shutdown).await?
+                }
             };
-            let is_last = shutdown.has_changed().unwrap_or(true);
-            if !self.respond(response, &method, is_last).await? {
-                self.stream.shutdown().await?;
+            if !is_open {
                 return Ok(PlainRequestsEnd::Closed);
             }
             if self.input.is_empty() && self.input.capacity() > IDLE_BYTES {
@@ -112,20 +129,91 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
         }
     }
 
+    /// Forwards an admitted request; returns whether the connection stays open.
+    async fn exchange_verbatim(
+        &mut self,
+        exchange: VerbatimExchange,
+        reads: &mut ReadWatch,
+        shutdown: &Shutdown,
+    ) -> io::Result<bool> {
+        let method = exchange.method.clone();
+        let work = self.context.exchange_verbatim(exchange, &self.buffers, &mut self.writer, reads, shutdown);
+        let done = until_disconnect(&mut self.stream, &mut self.input, pin!(work)).await;
+        self.buffers.shrink();
+        match done {
+            None => Ok(false),
+            Some(VerbatimEnd::Written { closes }) => {
+                self.send().await?;
+                self.writer.shrink();
+                self.end(!closes).await
+            }
+            Some(VerbatimEnd::Response(response)) => {
+                let is_last = shutdown.has_changed().unwrap_or(true);
+                let is_open = Box::pin(self.respond(*response, &method, is_last)).await?;
+                self.end(is_open).await
+            }
+        }
+    }
+
+    /// Answers a request with what is served; returns whether the connection stays open.
+    async fn answer(
+        &mut self,
+        served: impl Future<Output = Response<ResponseBody>> + Unpin,
+        method: &Method,
+        shutdown: &Shutdown,
+    ) -> io::Result<bool> {
+        let served = until_disconnect(&mut self.stream, &mut self.input, pin!(served)).await;
+        let Some(response) = served else { return Ok(false) };
+        let is_last = shutdown.has_changed().unwrap_or(true);
+        let is_open = self.respond(response, method, is_last).await?;
+        self.end(is_open).await
+    }
+
+    /// Closes the connection unless it stays open.
+    async fn end(&mut self, is_open: bool) -> io::Result<bool> {
+        if !is_open {
+            self.stream.shutdown().await?;
+        }
+        Ok(is_open)
+    }
+
     /// Removes a complete request from the input.
     fn take_request(&mut self) -> NextRequest {
+        // A head that arrives in pieces is searched for its end before it is parsed again.
+        let is_new = self.search.is_new();
+        if is_new && let Some(request) = self.take_verbatim() {
+            return NextRequest::Request(request);
+        }
         let Some(end) = self.search.end(&self.input) else {
             let may_be_plain =
                 self.input.len() < MAX_REQUEST_BYTES && plain_head::may_begin_with(&self.input);
             return if may_be_plain { NextRequest::Partial } else { NextRequest::NotPlain };
         };
         self.search.restart();
+        if !is_new && let Some(request) = self.take_verbatim() {
+            return NextRequest::Request(request);
+        }
         let head = plain_head::parse(&Bytes::copy_from_slice(&self.input[..end]));
         let Some(PlainRequestHead { request, body_bytes }) = head else { return NextRequest::NotPlain };
         let Some(body) = self.input.get(end..end + body_bytes) else { return NextRequest::NotPlain };
         let body = if body.is_empty() { Bytes::new() } else { Bytes::copy_from_slice(body) };
         self.input.drain(..end + body_bytes);
-        NextRequest::Request(request.map(|()| RequestBody::Whole(body)))
+        NextRequest::Request(PlainRequest::New(Box::new(request.map(|()| RequestBody::Whole(body)))))
+    }
+
+    /// Removes a verbatim request from the input, decided.
+    fn take_verbatim(&mut self) -> Option<PlainRequest> {
+        let decided = self.context.decide_verbatim(&self.input, &mut self.buffers);
+        let VerbatimRequest { bytes, next } = decided?;
+        if bytes == self.input.len() {
+            self.input.clear();
+        } else {
+            self.input.drain(..bytes);
+        }
+        Some(match next {
+            VerbatimStep::Send(exchange) => PlainRequest::Verbatim(exchange),
+            VerbatimStep::General(exchange) => PlainRequest::Decided(exchange),
+        })
     }
 
     /// Sends a response; returns whether the connection stays open.
@@ -153,7 +241,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
                 Poll::Ready(frame) => frame,
                 Poll::Pending => {
                     self.send().await?;
-                    let frame = self.until_disconnect(body.frame()).await;
+                    let frame = pin!(body.frame());
+                    let frame = until_disconnect(&mut self.stream, &mut self.input, frame).await;
                     frame.ok_or(io::ErrorKind::ConnectionAborted)?
                 }
             };
@@ -200,25 +289,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
         }
         self.stream.flush().await
     }
+}
 
-    /// Awaits the work while the client stays connected; reads what it sends meanwhile, up to a plain request.
-    async fn until_disconnect<F: Future + Unpin>(&mut self, mut work: F) -> Option<F::Output> {
-        poll_fn(|cx| {
-            if let Poll::Ready(done) = Pin::new(&mut work).poll(cx) {
-                return Poll::Ready(Some(done));
+/// Awaits the work while the client stays connected; reads what it sends meanwhile, up to a plain request.
+async fn until_disconnect<S: AsyncRead + Unpin, F: Future>(
+    stream: &mut S,
+    input: &mut Vec<u8>,
+    mut work: Pin<&mut F>,
+) -> Option<F::Output> {
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = work.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        while input.len() < MAX_REQUEST_BYTES {
+            grow(input);
+            match pin!(stream.read_buf(input)).poll(cx) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(None),
+                Poll::Pending => break,
             }
-            while self.input.len() < MAX_REQUEST_BYTES {
-                grow(&mut self.input);
-                match pin!(self.stream.read_buf(&mut self.input)).poll(cx) {
-                    Poll::Ready(Ok(1..)) => {}
-                    Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(None),
-                    Poll::Pending => break,
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Doubles a full buffer, up to the longest request.

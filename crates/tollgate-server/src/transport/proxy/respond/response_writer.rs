@@ -29,7 +29,7 @@ pub enum Coding {
 #[derive(Default)]
 pub struct ResponseWriter {
     pub out: Vec<u8>,
-    date: CachedDate,
+    pub(super) date: CachedDate,
 }
 
 /// A response whose head was written.

@@ -82,10 +82,10 @@ enum ConnectionChoice {
 }
 
 /// A failed attempt.
-struct FailedAttempt {
-    error: ForwardError,
+pub struct FailedAttempt {
+    pub error: ForwardError,
     /// A pooled connection turned out to be closed: no evidence about the upstream's health.
-    is_stale: bool,
+    pub is_stale: bool,
 }
 
 /// The response, with the guard of the connection that it arrives on. The request is taken out of `outgoing` when it is
@@ -100,13 +100,62 @@ pub async fn forward(
     outgoing: &mut Option<OutgoingRequest>,
 ) -> Result<(Response<UpstreamBody>, InFlightGuard), ForwardError> {
     let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
-    let now = || proxy.gate.now();
-    let choose =
-        |tried| choose(&route.upstreams, &route.config.balance, &route.round_robin, sticky, tried, now());
-    let mut upstream = choose(None).ok_or(ForwardError::Unreachable(ConnectError::NoUpstream))?;
+    let upstream = choose_untried(proxy, route, sticky, None)?;
+    attempt_all(proxy, route, worker, outgoing, upstream, None).await
+}
+
+/// As [`forward`], after a first attempt that failed. The request is in `outgoing` if it may be sent again.
+pub async fn forward_again(
+    proxy: &Proxy,
+    route: &RouteSnapshot,
+    worker: usize,
+    outgoing: &mut Option<OutgoingRequest>,
+    tried: &Arc<Upstream>,
+    failed: FailedAttempt,
+) -> Result<(Response<UpstreamBody>, InFlightGuard), ForwardError> {
+    attempt_all(proxy, route, worker, outgoing, tried, Some(failed)).await
+}
+
+/// The upstream of a request, other than `tried`.
+pub fn choose_untried<'r>(
+    proxy: &Proxy,
+    route: &'r RouteSnapshot,
+    sticky: Option<u64>,
+    tried: Option<&Arc<Upstream>>,
+) -> Result<&'r Arc<Upstream>, ForwardError> {
+    let RouteSnapshot { upstreams, config, round_robin, .. } = route;
+    choose(upstreams, &config.balance, round_robin, sticky, tried, proxy.gate.now())
+        .ok_or(ForwardError::Unreachable(ConnectError::NoUpstream))
+}
+
+async fn attempt_all<'r>(
+    proxy: &Proxy,
+    route: &'r RouteSnapshot,
+    worker: usize,
+    outgoing: &mut Option<OutgoingRequest>,
+    mut upstream: &'r Arc<Upstream>,
+    mut failed: Option<FailedAttempt>,
+) -> Result<(Response<UpstreamBody>, InFlightGuard), ForwardError> {
+    let sticky = outgoing.as_ref().and_then(|outgoing| outgoing.sticky);
     let mut connection = ConnectionChoice::Pooled;
     let mut is_retry = false;
     loop {
+        if let Some(failed) = failed.take() {
+            let can_resend = outgoing.is_some();
+            if failed.is_stale && can_resend {
+                connection = ConnectionChoice::New;
+            } else {
+                failed.error.record(proxy, upstream, proxy.gate.now());
+                let other = choose_untried(proxy, route, sticky, Some(upstream));
+                let Some(other) = other.ok().filter(|_| can_resend && !is_retry) else {
+                    return Err(failed.error);
+                };
+                proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
+                upstream = other;
+                connection = ConnectionChoice::Pooled;
+                is_retry = true;
+            }
+        }
         let started = Instant::now();
         let is_plain = outgoing.as_ref().is_some_and(|outgoing| outgoing.is_plain_for(upstream));
         let mut retryable = None;
@@ -116,30 +165,18 @@ pub async fn forward(
             retryable = outgoing.as_ref().and_then(RetryableRequest::of);
             attempt(route, upstream, worker, outgoing, connection).await
         };
-        let failed = match attempted {
+        let failure = match attempted {
             Ok(response) => {
                 proxy.latencies.record(started.elapsed());
                 upstream.record_success();
                 return Ok(response);
             }
-            Err(failed) => failed,
+            Err(failure) => failure,
         };
-        if outgoing.is_none() && failed.error.is_repeatable() {
+        if outgoing.is_none() && failure.error.is_repeatable() {
             *outgoing = retryable.as_ref().map(RetryableRequest::to_outgoing);
         }
-        let can_resend = outgoing.is_some();
-        if failed.is_stale && can_resend {
-            connection = ConnectionChoice::New;
-            continue;
-        }
-        failed.error.record(proxy, upstream, now());
-        let Some(other) = choose(Some(upstream)).filter(|_| can_resend && !is_retry) else {
-            return Err(failed.error);
-        };
-        proxy.counts.retried.fetch_add(1, Ordering::Relaxed);
-        upstream = other;
-        connection = ConnectionChoice::Pooled;
-        is_retry = true;
+        failed = Some(failure);
     }
 }
 
@@ -276,7 +313,9 @@ async fn attempt_plain(
     let in_flight = InFlightGuard::new(Arc::clone(upstream), worker);
     let pooled = match choice {
         ConnectionChoice::New => None,
-        ConnectionChoice::Pooled => upstream.pool(worker).take_plain(timeouts.keep_alive),
+        ConnectionChoice::Pooled => {
+            upstream.pool(worker).take_plain(timeouts.keep_alive, tokio::time::Instant::now())
+        }
     };
     let is_reused = pooled.is_some();
     let connection = match pooled {
@@ -292,17 +331,35 @@ async fn attempt_plain(
     write_host(&mut request.parts, upstream, route.config.host);
     let body = request.upload.whole().unwrap_or_default();
     let sent = timeout(timeouts.response, connection.send(&request.parts, body)).await;
-    let (error, is_unsent) = match sent {
+    let error = match sent {
         Ok(Ok(response)) => return Ok((response.map(UpstreamBody::Plain), in_flight)),
-        Ok(Err(PlainError::Upgrade)) => (ForwardError::InvalidUpgrade, false),
-        Ok(Err(error)) => (ForwardError::Broken(error.to_string()), matches!(error, PlainError::Unsent(_))),
-        Err(_) => (ForwardError::Timeout(timeouts.response), false),
+        Ok(Err(error)) => Some(error),
+        Err(_) => None,
     };
-    if is_unsent || (error.is_repeatable() && request.is_repeatable()) {
+    let (failed, may_resend) = classify_plain(error, timeouts.response, is_reused, request.is_repeatable());
+    if may_resend {
         *outgoing = Some(request);
     }
+    Err(failed)
+}
+
+/// A failed attempt on a plain connection, by an error or for lack of a response in time; and whether the request may be sent
+/// again.
+pub fn classify_plain(
+    error: Option<PlainError>,
+    timeout: Duration,
+    is_reused: bool,
+    is_repeatable: bool,
+) -> (FailedAttempt, bool) {
+    let is_unsent = matches!(error, Some(PlainError::Unsent(_)));
+    let error = match error {
+        None => ForwardError::Timeout(timeout),
+        Some(PlainError::Upgrade) => ForwardError::InvalidUpgrade,
+        Some(error) => ForwardError::Broken(error.to_string()),
+    };
+    let may_resend = is_unsent || (error.is_repeatable() && is_repeatable);
     let is_stale = is_reused && matches!(error, ForwardError::Broken(_));
-    Err(FailedAttempt { error, is_stale })
+    (FailedAttempt { error, is_stale }, may_resend)
 }
 
 impl From<ConnectError> for ForwardError {

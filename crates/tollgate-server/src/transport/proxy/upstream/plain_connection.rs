@@ -2,10 +2,15 @@
 //! itself writes the request and reads the response, without a task and without hyper.
 //!
 //! Why not hyper: an exchange took 18.9 µs of CPU with hyper on both sides and takes 17.3 µs without, where nginx takes 12.8 µs
-//! (`bench/wire/run --quick proxy`), and 42,500 instead of 62,600 instructions (callgrind).
+//! (`bench/wire/run --quick proxy`), and 42,500 instead of 62,600 instructions (callgrind). Verbatim
+//! requests take fewer still ([`verbatim`](crate::transport::proxy::verbatim)).
 
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::task::{Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use hyper::ext::ReasonPhrase;
@@ -13,7 +18,7 @@ use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderValue, TRANSFER
 use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode, Version};
 use thiserror::Error;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead as _, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::http1::{HeadSearch, header_map, push_header};
@@ -26,10 +31,24 @@ pub const MAX_BODY_BYTES: usize = 16 << 10;
 /// As hyper accepts them.
 const MAX_HEADERS: usize = 100;
 const READ_BYTES: usize = 8 << 10;
+const READ_BUFFER_BYTES: usize = 16 << 10;
 
 /// A connection on which no request is in flight, or one.
 pub struct PlainConnection {
     pub stream: TcpStream,
+}
+
+/// What came of a request that was sent as it is written.
+pub enum Exchanged<T> {
+    /// All of the response was copied, and the connection can be used again.
+    Copied(T, PlainConnection),
+    /// Boxed: most are copied.
+    Response(Box<Response<PlainBody>>),
+}
+
+thread_local! {
+    /// What the first read of a response brings. Shared by the connections of a worker: it is empty between polls.
+    static READ_BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BUFFER_BYTES].into());
 }
 
 /// Why there is no response.
@@ -64,16 +83,49 @@ impl PlainConnection {
     /// Sends a request; returns the response once its head has arrived.
     pub async fn send(mut self, parts: &Parts, body: &[u8]) -> Result<Response<PlainBody>, PlainError> {
         self.write(&request_bytes(parts, body)).await?;
-        let mut input = BytesMut::new();
+        self.receive(BytesMut::new(), &parts.method).await
+    }
+
+    /// Sends a request as it is written. `copy` gets what the first read of the response brings, and returns a result if
+    /// that was all of it.
+    pub async fn exchange<T>(
+        mut self,
+        request: &[u8],
+        method: &Method,
+        mut copy: impl FnMut(&[u8]) -> Option<T>,
+    ) -> Result<Exchanged<T>, PlainError> {
+        self.write(request).await?;
+        let first = poll_fn(|cx| {
+            READ_BUFFER.with_borrow_mut(|buffer| {
+                let mut read = ReadBuf::new(buffer);
+                ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+                if read.filled().is_empty() {
+                    return Poll::Ready(Err(PlainError::Closed));
+                }
+                Poll::Ready(Ok(copy(read.filled()).ok_or_else(|| BytesMut::from(read.filled()))))
+            })
+        });
+        match first.await? {
+            Ok(copied) => Ok(Exchanged::Copied(copied, self)),
+            Err(read) => {
+                // Boxed: the future is large, and rarely needed.
+                let response = Box::pin(self.receive(read, method)).await?;
+                Ok(Exchanged::Response(Box::new(response)))
+            }
+        }
+    }
+
+    /// Receives a response, of which `input` was read already.
+    async fn receive(
+        mut self,
+        mut input: BytesMut,
+        method: &Method,
+    ) -> Result<Response<PlainBody>, PlainError> {
         let mut search = HeadSearch::default();
         loop {
-            input.reserve(READ_BYTES);
-            if self.stream.read_buf(&mut input).await? == 0 {
-                return Err(PlainError::Closed);
-            }
             while let Some(end) = search.end(&input).filter(|end| *end <= MAX_HEAD_BYTES) {
                 let ResponseHead { response, end, keeps_open } =
-                    parse_head(&input.split_to(end).freeze(), &parts.method)?;
+                    parse_head(&input.split_to(end).freeze(), method)?;
                 if !response.status().is_informational() {
                     let body = PlainBody::new(self, input.freeze(), end, keeps_open);
                     return Ok(response.map(|()| body));
@@ -82,6 +134,10 @@ impl PlainConnection {
             }
             if input.len() > MAX_HEAD_BYTES {
                 return Err(PlainError::Invalid("the head is too long".to_owned()));
+            }
+            input.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut input).await? == 0 {
+                return Err(PlainError::Closed);
             }
         }
     }

@@ -171,6 +171,10 @@ impl InFlightGuard {
         InFlightGuard { upstream, worker, sender: None, permits: None }
     }
 
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+
     /// Attaches permits that are released when the exchange is over, however it ends.
     pub fn attach_permits(&mut self, permits: Option<Permits<Gate>>) {
         self.permits = permits;
@@ -185,7 +189,7 @@ impl InFlightGuard {
     pub fn release_connection(&mut self, body: &mut UpstreamBody) {
         let pool = self.upstream.pool(self.worker);
         if let Some(connection) = body.take_connection() {
-            pool.put_plain(connection);
+            pool.put_plain(connection, Instant::now());
         } else if let Some(sender) = self.sender.take() {
             pool.put(sender);
         }
@@ -255,20 +259,21 @@ impl ConnectionPool {
     }
 
     /// The most recently used connection for plain requests.
-    pub fn take_plain(&self, keep_alive: Duration) -> Option<PlainConnection> {
+    pub fn take_plain(&self, keep_alive: Duration, now: Instant) -> Option<PlainConnection> {
         let mut connections = self.lock();
         while let Some((connection, since)) = connections.plain.pop() {
-            if since.elapsed() < keep_alive && connection.is_open() {
+            if now.saturating_duration_since(since) < keep_alive && connection.is_open() {
                 return Some(connection);
             }
         }
         None
     }
 
-    pub fn put_plain(&self, connection: PlainConnection) {
+    /// Returns a connection for plain requests to the pool, idle since `now`.
+    pub fn put_plain(&self, connection: PlainConnection, now: Instant) {
         let mut connections = self.lock();
         if connections.plain.len() < MAX_IDLE {
-            connections.plain.push((connection, Instant::now()));
+            connections.plain.push((connection, now));
         }
     }
 
