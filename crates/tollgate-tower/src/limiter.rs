@@ -172,7 +172,8 @@ impl RateLimiter {
         let now = self.now();
         let creation = CounterCreation::WhileInForce;
         let mode = DecisionMode::Check;
-        let context = DecisionContext { policy: &policy, hit: &hit, now, mode, creation };
+        let violations = None;
+        let context = DecisionContext { policy: &policy, hit: &hit, now, mode, creation, violations };
         self.core().decide_into(&mut verdict, &context);
         then(&mut verdict, now)
     }
