@@ -445,6 +445,74 @@ fn a_refund_by_a_clock_that_is_behind_is_not_lost() {
     }
 }
 
+/// A random history of one key: charges and refunds at times that `clock` returns, and at last a refund of what is left.
+/// What is charged and not refunded never exceeds `most`. Returns what is used in the end.
+fn charge_and_refund(quota: Quota, most: u64, mut clock: impl FnMut() -> Time) -> u64 {
+    let store = MemoryStore::new(MemoryStore::MIN_BYTES);
+    let mut receipts: Vec<(ChargeReceipt, u64)> = Vec::new();
+    for step in 0..40 {
+        let now = clock();
+        if step % 5 > 2 && !receipts.is_empty() {
+            let (receipt, _) = receipts.swap_remove(step % receipts.len());
+            store.refund(receipt, now);
+            continue;
+        }
+        let cost = 1 + step as u64 % 3;
+        let charges = [Charge::enforced(SECRET.fingerprint(["ann"]), quota, cost)];
+        if let Some(receipt) = ChargeReceipt::of(&charges, &store.charge(&charges, now)) {
+            receipts.push((receipt, cost));
+        }
+        let lent: u64 = receipts.iter().map(|(_, cost)| cost).sum();
+        assert!(lent <= most, "{quota:?}, step {step}: {lent} at {now:?}");
+    }
+    receipts.into_iter().for_each(|(receipt, _)| store.refund(receipt, clock()));
+    used(&store, "ann", quota, clock() + SECOND)
+}
+
+/// The limit, and a second one where the histories cross midnight.
+fn jumping_clocks() -> [(Time, u64); 2] {
+    let midnight = Time::from_secs(NOW.secs() / 86_400 * 86_400);
+    [(NOW, 10), (midnight, 20)]
+}
+
+#[test]
+fn no_clock_that_jumps_back_and_forth_lends_more_than_the_limit() {
+    const SPAN_S: u64 = 2_400;
+    let hold = Shape::LeakyBucket { burst: None, release: Release::Hold { max_wait: None, after: 3 } };
+    let mut numbers = Numbers(11);
+    for shape in SHAPES.into_iter().chain([hold, Shape::Concurrency]) {
+        for (middle, most) in jumping_clocks() {
+            for _ in 0..200 {
+                let begin = Time::from_secs(middle.secs() - SPAN_S / 2);
+                charge_and_refund(quota("10/d", shape), most, || {
+                    begin + Duration::from_secs(numbers.below(SPAN_S))
+                });
+            }
+        }
+    }
+}
+
+/// Except for a leaky bucket, whose places others may have entered behind, and for refills of every second.
+#[test]
+fn what_threads_with_slightly_different_clocks_charge_and_refund_is_back() {
+    let is_refundable = |shape: &Shape| {
+        !matches!(shape, Shape::LeakyBucket { .. } | Shape::TokenBucket { refill: Refill::Tick(_), .. })
+    };
+    let mut numbers = Numbers(12);
+    for shape in SHAPES.into_iter().chain([Shape::Concurrency]).filter(is_refundable) {
+        for (middle, most) in jumping_clocks() {
+            for history in 0..200 {
+                let mut latest = middle - Duration::from_millis(20);
+                let left = charge_and_refund(quota("10/d", shape), most, || {
+                    latest = latest + Duration::from_millis(numbers.below(3));
+                    latest - Duration::from_millis(numbers.below(6))
+                });
+                assert_eq!(left, 0, "{shape:?} {history} around {middle:?}");
+            }
+        }
+    }
+}
+
 /// A denial was counted when the race was lost, and again with all denials of the request.
 #[test]
 fn a_charge_that_loses_a_race_is_counted_at_most_once() {
