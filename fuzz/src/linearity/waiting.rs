@@ -1,7 +1,7 @@
 //! Requests that wait: held until their release time, or queued and sent later.
 
 use tollgate_server::testing::enqueue_and_answer;
-use tollgate_server::testing::proxy::{HoldRoom, Leaving, schedule_retries};
+use tollgate_server::testing::proxy::{HoldRoom, Leaving, RetryRoom};
 
 use super::{Case, Work, case, work};
 
@@ -13,17 +13,16 @@ pub(super) const CASES: &[Case] = &[
     case("queue: requests that are enqueued and answered", 2_000, |size| {
         work(size, |count| enqueue_and_answer(*count))
     }),
-    case("queue: times of many requests of one key", 4_000, |size| {
-        work(size, |count| schedule_retries(1, *count))
-    }),
+    case("queue: times of many requests of one key", 4_000, |size| schedule(1, size)),
     // Twice as many are still remembered: a scan of the table would show.
-    case("queue: times of keys that are all remembered", 16_000, |size| {
-        work(size, |count| schedule_retries(*count, 1))
-    }),
-    case("queue: times of more keys than are remembered", 40_000, |size| {
-        work(size, |count| schedule_retries(*count, 1))
-    }),
+    case("queue: times of keys that are all remembered", 16_000, |size| schedule(size, 1)),
+    case("queue: times of more keys than are remembered", 40_000, |size| schedule(size, 1)),
 ];
+
+fn schedule(keys: usize, each: usize) -> Work {
+    let room = RetryRoom::new();
+    Box::new(move || room.schedule(keys, each))
+}
 
 fn hold(count: usize, leaving: Leaving) -> Work {
     let room = HoldRoom::new();

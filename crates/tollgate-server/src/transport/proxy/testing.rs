@@ -15,6 +15,7 @@ use tollgate::internal::identity::FieldSource;
 use tollgate::internal::identity::address::TrustedProxies;
 use tollgate::internal::identity::forwarded::ForwardingHeader;
 use tollgate::internal::store::ChargeReceipt;
+use tollgate::internal::{EngineVerdict, PolicySnapshot};
 use tollgate::{Hit, Time};
 
 use crate::config::Config;
@@ -144,19 +145,33 @@ impl HoldRoom {
 
 const HELD_AT: Time = Time::from_secs(1_800_000_000);
 
-/// Schedules queued requests of `keys` keys, `each` for every key.
-pub fn schedule_retries(keys: usize, each: usize) {
-    let engine = gate("rules: [{ id: a, key: user, limit: 1/h }]");
-    let engine = &engine.engine;
-    let schedule = RetrySchedule::default();
-    engine.check(&Hit::by("0"), HELD_AT);
-    let verdict = engine.peek(&Hit::by("0"), HELD_AT);
-    for key in 0..keys {
-        let user = key.to_string();
-        let hit = Hit::by(&user);
-        for _ in 0..each {
-            schedule.schedule(&engine.policy(), &hit, &verdict, HELD_AT);
-            schedule.reschedule(&engine.policy(), &hit, &verdict, HELD_AT);
+/// The times of queued requests, without a queue.
+pub struct RetryRoom {
+    schedule: RetrySchedule,
+    policy: Arc<PolicySnapshot>,
+    /// Of every request.
+    denied: EngineVerdict,
+}
+
+impl RetryRoom {
+    #[expect(clippy::new_without_default, reason = "it parses rules")]
+    pub fn new() -> RetryRoom {
+        let engine = &gate("rules: [{ id: a, key: user, limit: 1/h }]").engine;
+        engine.check(&Hit::by("0"), HELD_AT);
+        let denied = engine.peek(&Hit::by("0"), HELD_AT);
+        RetryRoom { schedule: RetrySchedule::default(), policy: engine.policy(), denied }
+    }
+
+    /// Schedules requests of `keys` keys, `each` for every key.
+    pub fn schedule(&self, keys: usize, each: usize) {
+        let RetryRoom { schedule, policy, denied } = self;
+        for key in 0..keys {
+            let user = key.to_string();
+            let hit = Hit::by(&user);
+            for _ in 0..each {
+                schedule.schedule(policy, &hit, denied, HELD_AT);
+                schedule.reschedule(policy, &hit, denied, HELD_AT);
+            }
         }
     }
 }
