@@ -12,7 +12,7 @@ use super::address::{Endpoint, RedisAddress, RedisDeployment, parse_host};
 use super::cluster::{ClusterTopology, endpoint_of, slot_of};
 use super::connection::SendError;
 use super::dial::{RedisConnectOptions, tls_config};
-use super::link::{Outgoing, RedisDiscovery, RedisLink};
+use super::link::{LinkRequest, RedisDiscovery, RedisLink};
 use super::resp::{RedisReply, encode_command, write_command};
 use super::script::{self, At, Op, ScriptEntry, ScriptReply, ScriptResult};
 use super::sentinels::Sentinels;
@@ -115,7 +115,7 @@ impl Topology {
         let mut deadline_retries = 0;
         loop {
             let (reply, link) =
-                self.execute(slot, Some(script::SOURCE), deadline, Outgoing::Charges(call)).await?;
+                self.execute(slot, Some(script::SOURCE), deadline, LinkRequest::Charges(call)).await?;
             match script::parse_reply(&reply, op, entries) {
                 Some(ScriptReply::Done(done)) => {
                     if at == At::Server {
@@ -145,7 +145,7 @@ impl Topology {
     ) -> Result<RedisReply, StoreError> {
         let mut command = Vec::new();
         write_command(&mut command, words);
-        let (reply, _) = self.execute(slot, None, deadline, Outgoing::Command(&command)).await?;
+        let (reply, _) = self.execute(slot, None, deadline, LinkRequest::Command(&command)).await?;
         Ok(reply)
     }
 
@@ -165,7 +165,7 @@ impl Topology {
             head.into_iter().chain(keys.iter().map(AsRef::as_ref)).chain(arguments.iter().copied()).collect();
         let mut command = Vec::new();
         write_command(&mut command, &words);
-        self.execute(slot, Some(script.source), deadline, Outgoing::Command(&command)).await
+        self.execute(slot, Some(script.source), deadline, LinkRequest::Command(&command)).await
     }
 
     /// Sends a command to the server of a slot until one executes it: follows redirects, and loads the script that the
@@ -175,12 +175,12 @@ impl Topology {
         slot: u16,
         script: Option<&str>,
         deadline: Instant,
-        outgoing: Outgoing<'_>,
+        request: LinkRequest<'_>,
     ) -> Result<(RedisReply, Arc<RedisLink>), StoreError> {
         let mut link = self.link(slot, deadline).await?;
         let mut asking = false;
         for _ in 0..MAX_TRIES {
-            let reply = link.call(deadline, std::mem::take(&mut asking), outgoing).await?;
+            let reply = link.call(deadline, std::mem::take(&mut asking), request).await?;
             let RedisReply::Error(error) = reply else { return Ok((reply, link)) };
             match (self.classify_error(&error, &link), script) {
                 (ErrorReply::NoScript, Some(source)) => load_script(&link, source, deadline).await?,
@@ -274,7 +274,7 @@ fn parse_redirect(to: &str, source: &str) -> Option<Endpoint> {
 
 async fn load_script(link: &RedisLink, source: &str, deadline: Instant) -> Result<(), StoreError> {
     let load = encode_command(&["SCRIPT", "LOAD", source]);
-    match link.call(deadline, false, Outgoing::Command(&load)).await? {
+    match link.call(deadline, false, LinkRequest::Command(&load)).await? {
         RedisReply::Error(error) => Err(refused(link, &error)),
         _ => Ok(()),
     }

@@ -36,7 +36,7 @@ pub(super) enum RedisDiscovery {
 
 /// What is sent.
 #[derive(Clone, Copy)]
-pub(super) enum Outgoing<'a> {
+pub(super) enum LinkRequest<'a> {
     /// An encoded command.
     Command(&'a [u8]),
     /// A request of the script, which may share a call with others.
@@ -110,7 +110,7 @@ impl RedisLink {
         &self,
         deadline: Instant,
         asking: bool,
-        outgoing: Outgoing<'_>,
+        request: LinkRequest<'_>,
     ) -> Result<RedisReply, StoreError> {
         let RedisLinkShared { breaker, server, .. } = &*self.shared;
         breaker.admit()?;
@@ -121,7 +121,7 @@ impl RedisLink {
                 0 => self.connected(deadline).await?,
                 _ => self.next_connection(deadline).await?,
             };
-            let exchange = self.exchange(&connection, before.as_deref(), outgoing);
+            let exchange = self.exchange(&connection, before.as_deref(), request);
             return match timeout_at(deadline, exchange).await {
                 Ok(Ok(Ok(reply))) => {
                     breaker.record_success();
@@ -150,14 +150,14 @@ impl RedisLink {
         &self,
         connection: &RedisConnection,
         before: Option<&[u8]>,
-        outgoing: Outgoing<'_>,
+        request: LinkRequest<'_>,
     ) -> Result<Result<RedisReply, ReplyLost>, SendError> {
-        match outgoing {
-            Outgoing::Command(command) => {
+        match request {
+            LinkRequest::Command(command) => {
                 let pending = connection.send(before, |out| out.extend_from_slice(command))?;
                 Ok(pending.await.map_err(|_| ReplyLost))
             }
-            Outgoing::Charges(request) => {
+            LinkRequest::Charges(request) => {
                 let until = self.clock().lower_bound_at(request.deadline);
                 let (pending, joined) = connection.share(before, request, until)?;
                 if joined == Joined::First {

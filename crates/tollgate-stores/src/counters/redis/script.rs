@@ -234,7 +234,9 @@ pub(super) fn parse_reply(reply: &RedisReply, op: Op, entries: &[ScriptEntry<'_>
             continue;
         }
         if verdict == BUCKET_CHARGED {
-            let [left, reset, mark] = [number()?, number()?, number()?];
+            let left = number()?;
+            let reset = number()?;
+            let mark = number()?;
             let at = Time::from_nanos(now_us.saturating_mul(1000));
             parts.push(Ok(LimitOutcome {
                 decision: Decision::new(Admission::Allow { delay: Duration::ZERO }, left),
