@@ -301,7 +301,9 @@ async fn requests_that_are_held_up_on_the_way_are_not_refused_and_lose_no_rate()
         let started = Arc::new(AtomicUsize::new(0));
         let mut callers = JoinSet::new();
         for caller in 0..16 {
-            let (throttle, nginx, started) = (throttle.clone(), Arc::clone(&nginx), Arc::clone(&started));
+            let throttle = throttle.clone();
+            let nginx = Arc::clone(&nginx);
+            let started = Arc::clone(&started);
             let mut random = fastrand::Rng::with_seed(caller);
             callers.spawn(async move {
                 while started.fetch_add(1, Ordering::Relaxed) < CALLS {

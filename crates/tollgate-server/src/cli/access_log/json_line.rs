@@ -16,8 +16,13 @@ pub fn parse<'l>(line: &'l str, selection: &'l FieldSelection) -> Result<LogReco
     let mut record = LogRecord::default();
     let mut problem = None;
     let mut json = serde_json::Deserializer::from_str(line);
-    let (kind, depth) = (ObjectKind::Fields, 0);
-    let level = LineObject { selection, record: &mut record, problem: &mut problem, kind, depth };
+    let level = LineObject {
+        selection,
+        record: &mut record,
+        problem: &mut problem,
+        kind: ObjectKind::Fields,
+        depth: 0,
+    };
     let read = json.deserialize_map(level).and_then(|()| json.end());
     read.map_err(|error| format!("not a JSON object: {error}"))?;
     problem.map_or(Ok(record), Err)

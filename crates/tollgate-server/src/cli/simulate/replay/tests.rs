@@ -1,3 +1,5 @@
+//! Logs of every format, decided as by the live engine.
+
 use serde_json::{Value, json};
 use tollgate::internal::http::FieldSelection;
 use tollgate::internal::identity::FieldSource;
@@ -140,7 +142,8 @@ fn common(request: &LoggedRequest) -> String {
     let LoggedRequest { ip, method, path, .. } = request;
     let user = request.user.unwrap_or("-");
     let iso = calendar::rfc3339(request.at);
-    let [day, time] = [&iso[8..10], &iso[11..19]];
+    let day = &iso[8..10];
+    let time = &iso[11..19];
     format!("{ip} - {user} [{day}/Jan/2026:{time} +0000] \"{method} {path} HTTP/1.1\" 200 1")
 }
 
