@@ -25,18 +25,14 @@ pub(crate) fn push_number(text: &mut String, mut number: u64) {
 
 /// An IPv4 address as text.
 pub(crate) fn ipv4_text(ip: Ipv4Addr) -> String {
-    ascii(Ipv4Text::new().write(ip)).to_owned()
+    ascii(Ipv4Text::default().write(ip)).to_owned()
 }
 
 /// Room for an IPv4 address as text: each octet with a dot after it.
+#[derive(Default)]
 pub(crate) struct Ipv4Text([u8; 16]);
 
 impl Ipv4Text {
-    #[inline]
-    pub(crate) fn new() -> Ipv4Text {
-        Ipv4Text([0; 16])
-    }
-
     /// Writes an address; returns its text, which is ASCII.
     #[inline]
     pub(crate) fn write(&mut self, ip: Ipv4Addr) -> &[u8] {
@@ -70,18 +66,17 @@ const fn octets() -> [[u8; 4]; 256] {
     let mut octets = [[b'.'; 4]; 256];
     let mut octet = 0;
     while octet < 256 {
-        let [hundreds, tens, ones] = [octet / 100, octet / 10 % 10, octet % 10];
         let text = &mut octets[octet];
         let mut end = 0;
         if octet >= 100 {
-            text[end] = b'0' + hundreds as u8;
+            text[end] = b'0' + (octet / 100) as u8;
             end += 1;
         }
         if octet >= 10 {
-            text[end] = b'0' + tens as u8;
+            text[end] = b'0' + (octet / 10 % 10) as u8;
             end += 1;
         }
-        text[end] = b'0' + ones as u8;
+        text[end] = b'0' + (octet % 10) as u8;
         octet += 1;
     }
     octets

@@ -197,8 +197,11 @@ impl<'a> Hit<'a> {
         attribute: &Attribute,
         written: &'t mut Ipv4Text,
     ) -> Option<&'t [u8]> {
-        match (attribute, self.ip) {
-            (Attribute::Ip, Some(IpAddr::V4(ip))) => Some(written.write(ip)),
+        match attribute {
+            Attribute::Ip => match self.ip? {
+                IpAddr::V4(ip) => Some(written.write(ip)),
+                IpAddr::V6(_) => None,
+            },
             _ => self.plain_text(attribute).map(str::as_bytes),
         }
     }

@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 use crate::algorithm::Admission;
 use crate::ban::{Ban, BanList};
 use crate::collections::push_in_place;
-use crate::decimal::Ipv4Text;
 use crate::enforce::Enforce;
 use crate::fingerprint::{Digest, Fingerprint, Secret};
 use crate::hit::{AttributeValues, Hit};
@@ -160,7 +159,7 @@ impl PolicySnapshot {
     ) {
         let settings = &*rule.settings;
         if let [attribute] = &*settings.key
-            && let Some(text) = hit.plain_bytes(attribute, &mut Ipv4Text::new())
+            && let Some(text) = hit.plain_bytes(attribute, &mut Default::default())
             && let Some(limits) = rule.only_limits()
             && settings.enforced == EnforcedShare::ALL
             && !rule.has_predecessors()
