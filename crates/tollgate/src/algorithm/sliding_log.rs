@@ -6,14 +6,14 @@
 //! A long log is a queue of runs. A refund finds its run by binary search and rewrites that one alone; runs that leave the
 //! window are dropped as a whole.
 
-use std::collections::VecDeque;
-
 use crate::algorithm::sliding_compact::{StepCounts, StepStorage, StepWindow};
 use crate::sync::count_steps;
 use crate::time::Period;
 
+mod older_runs;
 mod run;
 
+use older_runs::{MAX_PAIR_BYTES, OlderRuns};
 use run::{LogRun, MAX_BYTES, MAX_ENTRY_BYTES, MAX_NUMBER, SLACK};
 
 /// The unit of a log, in nanoseconds.
@@ -44,9 +44,6 @@ pub(crate) fn max_bytes(window: &SlidingLog) -> u64 {
     bytes.saturating_add(slack).saturating_add(older)
 }
 
-/// Neighbours of at most so many bytes together are merged.
-const MAX_PAIR_BYTES: usize = MAX_BYTES / 3;
-
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NibbleStorage;
 
@@ -63,15 +60,6 @@ pub struct Log {
     older: Option<Box<OlderRuns>>,
 }
 
-#[derive(Clone, Debug, Default)]
-struct OlderRuns {
-    runs: VecDeque<LogRun>,
-    /// Of all of them.
-    total: u64,
-    /// Their heap bytes.
-    run_bytes: usize,
-}
-
 impl PartialEq for Log {
     fn eq(&self, other: &Log) -> bool {
         self.pairs().eq(other.pairs())
@@ -79,112 +67,6 @@ impl PartialEq for Log {
 }
 
 impl Eq for Log {}
-
-impl OlderRuns {
-    fn heap_bytes(&self) -> usize {
-        size_of::<OlderRuns>() + self.runs.capacity() * size_of::<LogRun>() + self.run_bytes
-    }
-
-    /// Maximum bytes of so many runs, without their entries.
-    const fn max_bytes(runs: u64) -> u64 {
-        let capacity = runs + runs / 8 + 1;
-        (size_of::<OlderRuns>() as u64).saturating_add(capacity.saturating_mul(size_of::<LogRun>() as u64))
-    }
-
-    fn push(&mut self, run: LogRun) {
-        if self.runs.len() == self.runs.capacity() {
-            self.runs.reserve_exact(self.runs.len() / 8 + 1);
-        }
-        self.total += run.total();
-        self.run_bytes += run.heap_bytes();
-        self.runs.push_back(run);
-    }
-
-    fn pop_front(&mut self) {
-        if let Some(run) = self.runs.pop_front() {
-            self.total -= run.total();
-            self.run_bytes -= run.heap_bytes();
-        }
-    }
-
-    fn forget_before(&mut self, from: u64) {
-        while self.runs.front().is_some_and(|run| run.newest() < from) {
-            count_steps(1);
-            self.pop_front();
-        }
-        self.change(0, |run| run.forget_before_in_full(from));
-        self.shrink();
-    }
-
-    /// Subtracts up to `count` from the oldest steps; returns how much was not there.
-    fn take_oldest(&mut self, count: u64) -> u64 {
-        let mut left = count;
-        while let Some(run) = self.runs.front().filter(|run| run.total() <= left) {
-            count_steps(1);
-            left -= run.total();
-            self.pop_front();
-        }
-        if left > 0 && !self.runs.is_empty() {
-            self.change(0, |run| run.take_oldest(left));
-            left = 0;
-        }
-        self.shrink();
-        left
-    }
-
-    /// Subtracts up to `count` from a step; returns how much was subtracted.
-    fn take(&mut self, step: u64, count: u64) -> u64 {
-        let at = self.runs.partition_point(|run| run.newest() < step);
-        let taken = self.change(at, |run| run.take(step, count)).unwrap_or(0);
-        if taken > 0 && !self.merge(at) {
-            self.merge(at.wrapping_sub(1));
-        }
-        taken
-    }
-
-    /// Changes a run, which may become empty.
-    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut LogRun) -> T) -> Option<T> {
-        let run = self.runs.get_mut(at)?;
-        self.total -= run.total();
-        self.run_bytes -= run.heap_bytes();
-        let result = change(run);
-        self.total += run.total();
-        self.run_bytes += run.heap_bytes();
-        if run.is_empty() {
-            self.remove(at);
-        }
-        Some(result)
-    }
-
-    fn remove(&mut self, at: usize) {
-        if let Some(run) = self.runs.remove(at) {
-            self.total -= run.total();
-            self.run_bytes -= run.heap_bytes();
-        }
-        self.shrink();
-    }
-
-    /// Merges a run and the next one, if they fit one run: refunds do not leave many short runs. Returns whether they
-    /// do.
-    fn merge(&mut self, at: usize) -> bool {
-        let Some((first, second)) = self.runs.get(at).zip(self.runs.get(at.wrapping_add(1))) else {
-            return false;
-        };
-        if first.live_bytes() + second.live_bytes() > MAX_PAIR_BYTES {
-            return false;
-        }
-        let merged = first.merged(second);
-        self.remove(at + 1);
-        self.change(at, |run| *run = merged);
-        true
-    }
-
-    fn shrink(&mut self) {
-        if self.runs.capacity() > 4 * self.runs.len().max(1) {
-            self.runs.shrink_to(self.runs.len() + self.runs.len() / 8 + 1);
-        }
-    }
-}
 
 impl Log {
     #[cold]
@@ -208,14 +90,10 @@ impl Log {
 
     fn settle(&mut self) {
         let Some(older) = &mut self.older else { return };
-        if self.newest.is_empty()
-            && let Some(last) = older.runs.pop_back()
-        {
-            older.total -= last.total();
-            older.run_bytes -= last.heap_bytes();
-            self.newest = last;
+        if self.newest.is_empty() {
+            self.newest = older.pop_back().unwrap_or_default();
         }
-        if older.runs.is_empty() {
+        if older.runs().is_empty() {
             self.older = None;
         }
     }
@@ -223,7 +101,7 @@ impl Log {
     /// Whether there is a step before `from`.
     #[inline]
     fn begins_before(&self, from: u64) -> bool {
-        let first = self.older.as_ref().and_then(|older| older.runs.front()).unwrap_or(&self.newest);
+        let first = self.older.as_ref().and_then(|older| older.runs().front()).unwrap_or(&self.newest);
         !first.is_empty() && first.oldest() < from
     }
 
@@ -242,7 +120,7 @@ impl Log {
     }
 
     fn runs(&self) -> impl Iterator<Item = &LogRun> {
-        let older = self.older.iter().flat_map(|older| &older.runs);
+        let older = self.older.iter().flat_map(|older| older.runs());
         older.chain([&self.newest]).filter(|run| !run.is_empty()).inspect(|_| count_steps(1))
     }
 }
@@ -254,7 +132,7 @@ impl StepCounts for Log {
 
     #[inline]
     fn total(&self) -> u64 {
-        self.newest.total() + self.older.as_ref().map_or(0, |older| older.total)
+        self.newest.total() + self.older.as_ref().map_or(0, |older| older.total())
     }
 
     #[inline]

@@ -235,17 +235,7 @@ impl MemoryStore {
         self.run_key(charge.fingerprint, &op, charge.predecessors, policy_check)
     }
 
-    fn run_key(
-        &self,
-        fingerprint: Fingerprint,
-        op: &ChargeOp<'_>,
-        predecessors: &[Predecessor],
-        policy_check: &PolicyCheck<'_>,
-    ) -> Option<LimitOutcome> {
-        self.run_candidates(self.candidates(fingerprint), op, predecessors, policy_check)
-    }
-
-    /// As above, in the lines of the key, which may be stale.
+    /// Runs an operation on a key, given its lines, which may be stale.
     #[inline(always)]
     fn run_candidates(
         &self,

@@ -4,7 +4,7 @@ use crate::algorithm::Quota;
 use crate::fingerprint::Fingerprint;
 use crate::store::memory::packed::{ChargeOp, ChargeOpKind};
 use crate::store::memory::{MemoryStore, PolicyCheck, shard_of};
-use crate::store::{ChargeRef, LimitOutcome};
+use crate::store::{ChargeRef, LimitOutcome, Predecessor};
 use crate::time::Time;
 
 impl MemoryStore {
@@ -22,6 +22,17 @@ impl MemoryStore {
         }
         let op = ChargeOp { quota, cost, kind: ChargeOpKind::Charge, now };
         self.run_key(fingerprint, &op, &[], &PolicyCheck::always()).expect("the limit is always in force")
+    }
+
+    /// `None` if the key is new and its limit is no longer in force.
+    pub(super) fn run_key(
+        &self,
+        fingerprint: Fingerprint,
+        op: &ChargeOp<'_>,
+        predecessors: &[Predecessor],
+        policy_check: &PolicyCheck<'_>,
+    ) -> Option<LimitOutcome> {
+        self.run_candidates(self.candidates(fingerprint), op, predecessors, policy_check)
     }
 
     /// Removes a key; returns whether it was stored.
