@@ -180,8 +180,9 @@ impl<'de> Visitor<'de> for LineMember<'_, '_, 'de> {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(());
         };
-        let LineObject { selection, record, problem, depth, .. } = self.level;
-        LineObject { selection: *selection, record, problem, kind, depth: *depth + 1 }.visit_map(map)
+        let selection = self.level.selection;
+        let LineObject { record, problem, depth, .. } = self.level;
+        LineObject { selection, record, problem, kind, depth: *depth + 1 }.visit_map(map)
     }
 }
 
