@@ -24,7 +24,7 @@ thread_local! {
 fn count() {
     ALLOCATED.set(ALLOCATED.get() + 1);
     if IS_TRACED.replace(false) {
-        println!("allocation {}:\n{}", ALLOCATED.get(), Backtrace::force_capture());
+        eprintln!("allocation {}:\n{}", ALLOCATED.get(), Backtrace::force_capture());
         IS_TRACED.set(true);
     }
 }
