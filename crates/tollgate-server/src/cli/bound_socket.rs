@@ -7,7 +7,6 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
 use tokio::net::{TcpSocket, UnixListener, UnixSocket};
 
 use crate::cli::startup_check;
@@ -60,7 +59,7 @@ impl BoundSocket {
             ListenAddress::Tcp(address) => bind_tcp(*address).map(Bound::Tcp),
             ListenAddress::Unix(path) => bind_unix(path, unix_mode),
         };
-        let socket = socket.map_err(|error| cannot_listen(&address, name, &error))?;
+        let socket = socket.map_err(|error| cannot_listen(&address, name, error))?;
         Ok(Some(BoundSocket { name, address, socket }))
     }
 
@@ -83,18 +82,19 @@ impl BoundSocket {
                 listening.map(|socket| (ListenSocket::Unix(socket), Some(file)))
             }
         };
-        let listening = listening.map_err(|error| cannot_listen(&shown, name, &error))?;
+        let listening = listening.map_err(|error| cannot_listen(&shown, name, error))?;
         tracing::info!("{name} listens on {shown}");
         Ok(listening)
     }
 }
 
-fn cannot_listen(address: &impl Display, name: &str, error: &io::Error) -> anyhow::Error {
+/// The cause stays the source of the error: the caller may go on without a listener whose address is in use.
+fn cannot_listen(address: &impl Display, name: &str, error: io::Error) -> anyhow::Error {
     let hint = match error.kind() {
-        io::ErrorKind::AddrInUse => "; another process has it: `ss -ltnp` shows which",
+        io::ErrorKind::AddrInUse => ", another process has it (`ss -ltnp` shows which)",
         _ => "",
     };
-    anyhow!("cannot listen on {address} for {name}: {error}{hint}")
+    anyhow::Error::new(error).context(format!("cannot listen on {address} for {name}{hint}"))
 }
 
 /// Why an address can never be bound, as far as that is known without binding it.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use serde_json::json;
 use tollgate_testkit::{Answer, Client, Folder, Server, binary, eventually, find, not_run, run, tollgate};
 
 use crate::grpc::bad_input::{call, send_after};
@@ -400,6 +401,22 @@ fn listening_sockets(port: u16) -> usize {
         local.ends_with(&format!(":{port:04X}")) && words.nth(1) == Some("0A")
     };
     table.lines().filter(is_listening).count()
+}
+
+/// The port of `resp` or `grpc` was nobody's choice: a node beside another one, or beside a Redis, starts without it.
+#[test]
+fn a_default_port_that_is_in_use_leaves_its_listener_off() {
+    let nodes = ["a", "b"].map(|name| {
+        let folder = Folder::new();
+        let listen = "listen: { http: 127.0.0.1:0, admin: 127.0.0.1:0 }";
+        let file = folder.write(&format!("{name}.yaml"), format!("{listen}\n{RULES}"));
+        Server::start_at(&folder, &file)
+    });
+    let log = nodes[1].log();
+    for listener in ["resp", "grpc"] {
+        assert!(log.contains(&format!("{listener} is off; set listen.{listener}")), "{log}");
+    }
+    assert_eq!(nodes[1].check(&json!({ "user": "ann" })).status, 200);
 }
 
 #[cfg(target_os = "linux")]
