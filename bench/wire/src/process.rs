@@ -10,6 +10,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// How long a server may take until it accepts connections.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long one may take to end before it is killed.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A process that is ended when this is dropped.
 pub struct Server {
@@ -49,8 +51,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for process in children(self.child.id()) {
-            Command::new("kill").arg(process.to_string()).status().ok();
+        let children = children(self.child.id());
+        // Asked first: a server that is killed may leave its workers behind.
+        Command::new("kill").arg(self.child.id().to_string()).status().ok();
+        let begun = Instant::now();
+        while begun.elapsed() < ENDS_WITHIN {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for process in children {
+            Command::new("kill").args(["-KILL", &process.to_string()]).status().ok();
         }
         self.child.kill().ok();
         self.child.wait().ok();
