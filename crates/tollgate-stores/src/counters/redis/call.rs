@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::address::{Endpoint, RedisAddress, RedisDeployment, parse_host};
 use super::cluster::{ClusterTopology, endpoint_of, slot_of};
-use super::connection::SendError;
+use super::connection::{SendError, Sending};
 use super::dial::{RedisConnectOptions, tls_config};
 use super::link::{LinkRequest, RedisDiscovery, RedisLink};
 use super::resp::{RedisReply, encode_command, write_command};
@@ -178,13 +178,13 @@ impl Topology {
         request: LinkRequest<'_>,
     ) -> Result<(RedisReply, Arc<RedisLink>), StoreError> {
         let mut link = self.link(slot, deadline).await?;
-        let mut asking = false;
+        let mut sending = Sending::Shared;
         for _ in 0..MAX_TRIES {
-            let reply = link.call(deadline, std::mem::take(&mut asking), request).await?;
+            let reply = link.call(deadline, std::mem::take(&mut sending), request).await?;
             let RedisReply::Error(error) = reply else { return Ok((reply, link)) };
             match (self.classify_error(&error, &link), script) {
                 (ErrorReply::NoScript, Some(source)) => load_script(&link, source, deadline).await?,
-                (refusal, _) => link = self.handle_error(refusal, error, link, &mut asking).await?,
+                (refusal, _) => link = self.handle_error(refusal, error, link, &mut sending).await?,
             }
         }
         Err(refused(&link, "too many redirects for one slot"))
@@ -196,15 +196,16 @@ impl Topology {
         refusal: ErrorReply,
         error: String,
         link: Arc<RedisLink>,
-        asking: &mut bool,
+        sending: &mut Sending,
     ) -> Result<Arc<RedisLink>, StoreError> {
         match refusal {
             ErrorReply::Moved { slot, to } => Ok(self.follow(Some(slot), to, link)),
             ErrorReply::Ask { to } => {
-                *asking = true;
+                *sending = Sending::Asking;
                 Ok(self.follow(None, to, link))
             }
             ErrorReply::TryAgain => {
+                *sending = Sending::Alone;
                 sleep(TRYAGAIN_DELAY).await;
                 Ok(link)
             }
@@ -274,7 +275,7 @@ fn parse_redirect(to: &str, source: &str) -> Option<Endpoint> {
 
 async fn load_script(link: &RedisLink, source: &str, deadline: Instant) -> Result<(), StoreError> {
     let load = encode_command(&["SCRIPT", "LOAD", source]);
-    match link.call(deadline, false, LinkRequest::Command(&load)).await? {
+    match link.call(deadline, Sending::Alone, LinkRequest::Command(&load)).await? {
         RedisReply::Error(error) => Err(refused(link, &error)),
         _ => Ok(()),
     }

@@ -3,8 +3,8 @@
 //! Replies arrive in request order. A caller that times out leaves its entry in the queue, so that later replies still
 //! match their requests. The number of requests in flight is bounded. Nothing is resent here.
 //!
-//! Requests of the script that are ready at the same time share a call ([`SharedCall`]). The one that opens a call yields
-//! before it has the call sent, so that others of its thread can join.
+//! Requests of the script that are ready at the same time share a call ([`SharedCall`]). Each of them yields before it has
+//! the call sent, so that others of its thread can join; the first that goes on does it for all.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{Notify, oneshot};
 
 use super::call::ScriptCall;
-use super::resp::{RedisReply, RespDecoder};
+use super::resp::{RedisReply, RespDecoder, encode_command};
 use super::shared_call::SharedCall;
 use super::shared_reply::{PendingShare, SharedReply};
 
@@ -55,6 +55,18 @@ enum ReplyOwner {
     Command(oneshot::Sender<RedisReply>),
     /// The number of counters of each request.
     Shared(SharedReply, Vec<usize>),
+}
+
+/// How a request is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Sending {
+    /// A request of the script may share its call.
+    #[default]
+    Shared,
+    /// In a call of its own: a cluster refuses several keys of a slot that is being moved.
+    Alone,
+    /// In a call of its own, directly after `ASKING`.
+    Asking,
 }
 
 /// Whether a request has to have its call sent.
@@ -101,15 +113,15 @@ impl RedisConnection {
         connection
     }
 
-    /// Queues the request that `write` encodes, directly after the command `before`, if any, whose reply is discarded.
+    /// Queues the request that `write` encodes.
     pub(super) fn send(
         &self,
-        before: Option<&[u8]>,
+        sending: Sending,
         write: impl FnOnce(&mut Vec<u8>),
     ) -> Result<PendingReply, SendError> {
         let mut queue = self.lock_for_request()?;
         queue.close_call();
-        queue.push_discarded(before);
+        queue.push_asking(sending);
         let (sender, pending) = oneshot::channel();
         queue.pending.push_back(ReplyOwner::Command(sender));
         queue.in_flight += 1;
@@ -119,17 +131,16 @@ impl RedisConnection {
         Ok(pending)
     }
 
-    /// Adds a request of the script to the open call, or opens one. It is sent by [`send_queued`](Self::send_queued). With
-    /// a command `before`, whose reply is discarded, the request has a call of its own.
+    /// Adds a request of the script to the open call, or opens one. It is sent by [`send_queued`](Self::send_queued).
     pub(super) fn share(
         &self,
-        before: Option<&[u8]>,
+        sending: Sending,
         request: &ScriptCall<'_>,
         until: Option<u64>,
     ) -> Result<(PendingShare, Joined), SendError> {
         let mut queue = self.lock_for_request()?;
         queue.in_flight += 1;
-        if before.is_none()
+        if sending == Sending::Shared
             && let Some((call, reply)) = &mut queue.open
             && call.admits(request, until)
         {
@@ -137,11 +148,11 @@ impl RedisConnection {
             return Ok((reply.join(), Joined::Later));
         }
         queue.close_call();
-        queue.push_discarded(before);
+        queue.push_asking(sending);
         let reply = SharedReply::default();
         let share = reply.join();
         queue.open = Some((SharedCall::new(request, until), reply));
-        if before.is_some() {
+        if sending != Sending::Shared {
             queue.close_call();
         }
         Ok((share, Joined::First))
@@ -150,6 +161,13 @@ impl RedisConnection {
     /// Has everything that is queued sent.
     pub(super) fn send_queued(&self) {
         self.output_ready.notify_one();
+    }
+
+    /// Has a call sent that is still open: the task that opened it may be suspended.
+    pub(super) fn send_open_call(&self) {
+        if self.lock().open.is_some() {
+            self.send_queued();
+        }
     }
 
     fn lock_for_request(&self) -> Result<MutexGuard<'_, PipelineQueue>, SendError> {
@@ -270,10 +288,10 @@ impl PipelineQueue {
         }
     }
 
-    fn push_discarded(&mut self, command: Option<&[u8]>) {
-        if let Some(command) = command {
+    fn push_asking(&mut self, sending: Sending) {
+        if sending == Sending::Asking {
             self.pending.push_back(ReplyOwner::Discarded);
-            self.out.extend_from_slice(command);
+            self.out.extend_from_slice(&encode_command(&["ASKING"]));
         }
     }
 }

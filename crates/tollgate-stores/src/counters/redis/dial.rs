@@ -15,7 +15,7 @@ use tokio_rustls::TlsConnector;
 
 use super::address::{Endpoint, RedisCredentials, TlsFiles};
 use super::clock::ServerClock;
-use super::connection::{RedisConnection, RedisStream};
+use super::connection::{RedisConnection, RedisStream, Sending};
 use super::resp::{RedisReply, encode_command};
 use super::script;
 use crate::tls;
@@ -153,7 +153,7 @@ async fn expect_ok(connection: &RedisConnection, words: &[&str]) -> Result<(), S
 
 /// Sends one command with its own timeout.
 pub(super) async fn send_command(connection: &RedisConnection, words: &[&str]) -> Result<RedisReply, String> {
-    let sent = connection.send(None, |out| out.extend_from_slice(&encode_command(words)));
+    let sent = connection.send(Sending::Alone, |out| out.extend_from_slice(&encode_command(words)));
     let pending = sent.map_err(String::from)?;
     match timeout(CONNECT_TIMEOUT, pending).await {
         Ok(Ok(reply)) => Ok(reply),

@@ -14,9 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::address::Endpoint;
 use super::call::ScriptCall;
 use super::clock::ServerClock;
-use super::connection::{Joined, RedisConnection, SendError};
+use super::connection::{Joined, RedisConnection, SendError, Sending};
 use super::dial::{CONNECT_TIMEOUT, OwnedConnection, RedisConnectOptions, dial_store, send_command};
-use super::resp::{RedisReply, encode_command};
+use super::resp::RedisReply;
 use super::sentinels::{Primary, Sentinels};
 use super::shared_reply::ReplyLost;
 use crate::counters::StoreError;
@@ -109,19 +109,18 @@ impl RedisLink {
     pub(super) async fn call(
         &self,
         deadline: Instant,
-        asking: bool,
+        sending: Sending,
         request: LinkRequest<'_>,
     ) -> Result<RedisReply, StoreError> {
         let RedisLinkShared { breaker, server, .. } = &*self.shared;
         breaker.admit()?;
-        let before = asking.then(|| encode_command(&["ASKING"]));
         let mut closed = String::new();
         for attempt in 0..MAX_CLOSED_CONNECTIONS {
             let connection = match attempt {
                 0 => self.connected(deadline).await?,
                 _ => self.next_connection(deadline).await?,
             };
-            let exchange = self.exchange(&connection, before.as_deref(), request);
+            let exchange = self.exchange(&connection, sending, request);
             return match timeout_at(deadline, exchange).await {
                 Ok(Ok(Ok(reply))) => {
                     breaker.record_success();
@@ -149,21 +148,22 @@ impl RedisLink {
     async fn exchange(
         &self,
         connection: &RedisConnection,
-        before: Option<&[u8]>,
+        sending: Sending,
         request: LinkRequest<'_>,
     ) -> Result<Result<RedisReply, ReplyLost>, SendError> {
         match request {
             LinkRequest::Command(command) => {
-                let pending = connection.send(before, |out| out.extend_from_slice(command))?;
+                let pending = connection.send(sending, |out| out.extend_from_slice(command))?;
                 Ok(pending.await.map_err(|_| ReplyLost))
             }
             LinkRequest::Charges(request) => {
                 let until = self.clock().lower_bound_at(request.deadline);
-                let (pending, joined) = connection.share(before, request, until)?;
-                if joined == Joined::First {
-                    let opened = OpenedCall(connection);
-                    yield_now().await;
-                    drop(opened);
+                let (pending, joined) = connection.share(sending, request, until)?;
+                let opened = (joined == Joined::First).then(|| OpenedCall(connection));
+                yield_now().await;
+                match opened {
+                    Some(opened) => drop(opened),
+                    None => connection.send_open_call(),
                 }
                 Ok(pending.await)
             }

@@ -10,6 +10,8 @@ use super::script::{At, LimitArguments, Op, SHA};
 
 /// Other clients of the server wait while a call runs, about 4 µs per request.
 const MAX_REQUESTS: usize = 64;
+/// Of all requests together, unless one of them has more: each costs the server time, and the reply a few words.
+const MAX_COUNTERS: usize = 256;
 /// A request may be refused this much before its deadline, and is sent again then, as nothing was executed.
 const MAX_DEADLINE_SPREAD_US: u64 = 1000;
 /// Operation, timestamp, deadline and number of limits.
@@ -54,14 +56,11 @@ impl SharedCall {
             (Some(ours), Some(theirs)) => ours.abs_diff(theirs) <= MAX_DEADLINE_SPREAD_US,
             (ours, theirs) => ours == theirs,
         };
-        !self.is_full()
+        self.requests.len() < MAX_REQUESTS
+            && self.limit_numbers.len() + call.entries.len() <= MAX_COUNTERS
             && is_close
             && self.op.is_shared()
             && (self.slot, self.op, self.at) == (call.slot, call.op, call.at)
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.requests.len() >= MAX_REQUESTS
     }
 
     /// Adds a request that is admitted; returns its position.
@@ -165,6 +164,18 @@ mod tests {
         }
         assert!(!open.admits(&request, Some(UNTIL)));
         assert_eq!(open.until, Some(UNTIL - MAX_REQUESTS as u64 + 1));
+    }
+
+    #[test]
+    fn a_call_is_full_at_its_bound_of_counters() {
+        let charge = charge("5/h");
+        let names: Vec<_> = (0..100).map(|n| n.to_string()).collect();
+        let entries: Vec<_> = names.iter().map(|name| ScriptEntry::charge(name, &charge)).collect();
+        let many = call(Op::Charge, 1, &entries);
+        let mut open = SharedCall::new(&many, None);
+        open.add(&many, None);
+        assert!(!open.admits(&many, None));
+        assert!(open.admits(&call(Op::Charge, 1, &entries[..MAX_COUNTERS - 200]), None));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A request whose counters are on several servers of a Cluster: all are charged, or none.
 
+use futures_util::future::join_all;
 use tollgate::internal::Shape;
 use tollgate_stores::counters::name::Naming;
 use tollgate_testkit::central::{FIXED, hit, left, limit, now, own, shared, together};
@@ -64,8 +65,10 @@ async fn slots_that_move_are_followed_and_nothing_is_charged_twice() {
     let Some(servers) = RedisCluster::start("moving slots of Redis Cluster") else { return };
     let store = ready(&servers.url()).await;
     let mine = own("login", "user:1", limit("1000/h", FIXED));
+    let other = own("search", "user:1", limit("1000/h", FIXED));
     let name = Naming::Plain.name(&mine.counter().id, &mine.counter().limit);
     hit(&store, &mine).await.expect("it is charged");
+    hit(&store, &other).await.expect("it is charged");
     let from = servers.primary_of(&name);
     let to = (from + 1) % 3;
     let port = |n: usize| servers.servers[n].port;
@@ -80,12 +83,22 @@ async fn slots_that_move_are_followed_and_nothing_is_charged_twice() {
     assert_eq!(moved, "+OK\r\n");
     assert_eq!(hit(&store, &mine).await.expect("ASK is followed").remaining, 997);
 
+    // One key has left and the other has not: a call that requests for both share is refused (TRYAGAIN).
+    let both = join_all((0..20).map(|n| hit(&store, if n % 2 == 0 { &mine } else { &other }))).await;
+    let lowest = |of: usize| {
+        let results = both.iter().skip(of).step_by(2);
+        results.map(|hit| hit.as_ref().expect("each is charged alone").remaining).min()
+    };
+    assert_eq!([lowest(0), lowest(1)], [Some(987), Some(989)]);
+
     // Moved for good.
+    let name = Naming::Plain.name(&other.counter().id, &other.counter().limit);
+    command(port(from), &["MIGRATE", "127.0.0.1", &port(to).to_string(), &name, "0", "5000"]);
     for n in [to, from] {
         assert_eq!(command(port(n), &["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]), "+OK\r\n");
     }
-    assert_eq!(hit(&store, &mine).await.expect("MOVED is followed").remaining, 996);
-    assert_eq!(hit(&store, &mine).await.expect("and remembered").remaining, 995);
+    assert_eq!(hit(&store, &mine).await.expect("MOVED is followed").remaining, 986);
+    assert_eq!(hit(&store, &mine).await.expect("and remembered").remaining, 985);
     eventually("no server keeps the slot but the new one", || {
         command(port(from), &["CLUSTER", "COUNTKEYSINSLOT", &slot]) == ":0\r\n"
     });
