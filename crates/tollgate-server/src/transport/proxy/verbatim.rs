@@ -218,12 +218,16 @@ impl ConnectionContext {
 
     /// Goes on with a request that was decided as a verbatim one.
     pub async fn exchange_decided(&self, exchange: GeneralExchange) -> Response<ResponseBody> {
-        let GeneralExchange { request, snapshot, decision, .. } = exchange;
+        let GeneralExchange { request, snapshot, mut decision, .. } = exchange;
         let accept = request.headers().get(ACCEPT).cloned();
         let style = snapshot.live.headers;
         let served = match self.receive(request, snapshot) {
             Ok(request) => self.serve_decided(request, decision).await,
-            Err(error) => Err(error),
+            // Verbatim requests are not ambiguous; if one is, it costs its client nothing.
+            Err(error) => {
+                UnsettledCharges::take_from(&mut decision.verdict).refund_all(&*self.proxy.gate);
+                Err(error)
+            }
         };
         self.conclude(served, error_response::format(accept.as_ref()), style)
     }

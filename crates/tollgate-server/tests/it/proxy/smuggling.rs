@@ -108,6 +108,8 @@ fn odd_heads_are_refused() {
     let mut requests: Vec<String> = [
         "GET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost:\r\nhost: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nhost: a\r\nhost:\r\n\r\n",
         "GET / HTTP/1.1\r\nhost: a b\r\n\r\n",
         "GET / HTTP/1.1\r\nhost: a/b@c\r\n\r\n",
         "GET / HTTP/1.1\r\nhost : x\r\n\r\n",
@@ -131,6 +133,17 @@ fn odd_heads_are_refused() {
     requests.push(format!("GET / HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(80 << 10)));
     requests.push(format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200)));
     check_refused(&requests);
+}
+
+/// Two such requests once took both permits for five minutes: they were refused after they had been charged.
+#[test]
+fn a_refused_request_takes_no_permit() {
+    let api = Api::echo();
+    let server = in_front_of(&api, "rules: [{ id: busy, algorithm: concurrency, limit: 2/5m }]");
+    for _ in 0..3 {
+        assert_eq!(answers(&server, b"GET / HTTP/1.1\r\nhost:\r\nhost: x\r\n\r\n"), [400]);
+    }
+    assert_eq!(get(&server, "/", &[]).status, 200);
 }
 
 #[test]

@@ -98,7 +98,8 @@ impl<'i, 'l> VerbatimHead<'i, 'l> {
                 LineKind::Other | LineKind::NotVerbatim => return None,
                 LineKind::Host if !head.host.is_empty() => return None,
                 LineKind::Host => {
-                    head.host = request_head::as_host(line.value)?;
+                    // An empty one would leave room for another.
+                    head.host = request_head::as_host(line.value).filter(|host| !host.is_empty())?;
                     LineUse::Replaced
                 }
                 LineKind::Length if head.states_length => return None,
@@ -309,6 +310,7 @@ mod tests {
             "GET /\" HTTP/1.1\r\nHost: h",
             "GET / HTTP/1.1\r\nHost: a b",
             "GET / HTTP/1.1\r\nHost:",
+            "GET / HTTP/1.1\r\nHost:\r\nHost: h",
             "GET / HTTP/1.1\r\nX-A: 1",
             "\r\nGET / HTTP/1.1\r\nHost: h",
         ] {
