@@ -91,6 +91,8 @@ def axe_finds_nothing_serious_in_any_state(browser):
             node.kill()
             expect(page.locator("#heard")).to_contain_text("last heard")
             axe.see("stale")
+            page.get_by_role("link", name="checkout").hover()
+            axe.see("stale, a row under the pointer")
         found += axe.found
     locked = node_with_tokens()
     for theme, size in [("light", WIDE), ("dark", PHONE)]:
