@@ -233,3 +233,20 @@ fn a_body_that_is_cut_off_is_not_taken_for_a_whole_one() {
         assert!(client.try_answer().is_none(), "{response:?}");
     }
 }
+
+/// It was lost if the end of the connection was read together with it.
+#[test]
+fn what_has_arrived_of_a_body_that_is_cut_off_is_sent() {
+    let api = Api::start(|_, stream| {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel").expect("the proxy reads");
+        false
+    });
+    let server = in_front_of(&api, "");
+    for _ in 0..50 {
+        let mut client = Client::to(server.proxy);
+        client.write(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n");
+        assert_eq!(client.head().status, 200);
+        assert_eq!(client.read(3), b"hel");
+        assert!(client.try_answer().is_none(), "the client sees that it is not whole");
+    }
+}

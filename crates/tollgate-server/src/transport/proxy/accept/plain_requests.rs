@@ -226,10 +226,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
         let (head, body) = response.into_parts();
         let now = self.context.proxy.gate.now();
         let started = self.writer.start(&head, &body, method, is_last, now);
-        if started.coding != Coding::Empty {
-            self.write_body(&started, body).await?;
-        }
+        let written = match started.coding {
+            Coding::Empty => Ok(()),
+            _ => self.write_body(&started, body).await,
+        };
+        // Also what has arrived of a body that was cut off.
         self.send().await?;
+        written?;
         self.writer.shrink();
         Ok(!started.closes)
     }
