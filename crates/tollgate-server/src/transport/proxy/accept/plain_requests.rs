@@ -138,6 +138,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
     ) -> io::Result<bool> {
         let method = exchange.method.clone();
         let work = self.context.exchange_verbatim(exchange, &self.buffers, &mut self.writer, reads, shutdown);
+        // Boxed: the future is large, and an idle connection has none.
+        let work = Box::pin(work);
         let done = until_disconnect(&mut self.stream, &mut self.input, pin!(work)).await;
         self.buffers.shrink();
         match done {
