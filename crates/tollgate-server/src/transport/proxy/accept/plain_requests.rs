@@ -102,22 +102,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
                     ReadEvent::DeadlinePassed | ReadEvent::Stopped => return Ok(PlainRequestsEnd::Closed),
                 }
             };
+            // Boxed: the futures are large, and an idle connection has none.
             let is_open = match request {
                 PlainRequest::Verbatim(exchange) => {
-                    self.exchange_verbatim(exchange, &mut reads, shutdown).await?
+                    Box::pin(self.exchange_verbatim(exchange, &mut reads, shutdown)).await?
                 }
                 PlainRequest::Decided(exchange) => {
                     let method = exchange.method.clone();
                     let context = Arc::clone(&self.context);
                     let served = Box::pin(async move { context.exchange_decided(*exchange).await });
-                    self.answer(served, &method, shutdown).await?
+                    Box::pin(self.answer(served, &method, shutdown)).await?
                 }
                 PlainRequest::New(request) => {
                     let method = request.method().clone();
                     let context = Arc::clone(&self.context);
-                    // Boxed: the future is large, and an idle connection has none.
                     let served = Box::pin(async move { context.exchange(*request).await });
-                    self.answer(served, &method, shutdown).await?
+                    Box::pin(self.answer(served, &method, shutdown)).await?
                 }
             };
             if !is_open {
@@ -138,8 +138,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
     ) -> io::Result<bool> {
         let method = exchange.method.clone();
         let work = self.context.exchange_verbatim(exchange, &self.buffers, &mut self.writer, reads, shutdown);
-        // Boxed: the future is large, and an idle connection has none.
-        let work = Box::pin(work);
         let done = until_disconnect(&mut self.stream, &mut self.input, pin!(work)).await;
         self.buffers.shrink();
         match done {
@@ -151,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> PlainRequests<S> {
             }
             Some(VerbatimEnd::Response(response)) => {
                 let is_last = shutdown.has_changed().unwrap_or(true);
-                let is_open = Box::pin(self.respond(*response, &method, is_last)).await?;
+                let is_open = self.respond(*response, &method, is_last).await?;
                 self.end(is_open).await
             }
         }
