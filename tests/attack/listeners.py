@@ -224,7 +224,10 @@ def websockets():
         except OSError:
             pass
         clients.append(client)
-    counted = open_connections(node, "proxy")
+    # The last of those that were refused may not have ended yet.
+    ends = time.monotonic() + 5
+    while (counted := open_connections(node, "proxy")) > served and time.monotonic() < ends:
+        time.sleep(0.01)
     for client in clients:
         client.close()
     node.stop()
