@@ -301,7 +301,7 @@ impl Gate {
         self.run(snapshot, DecisionContext { violations: Some(violations), ..context }).await
     }
 
-    /// Decides a hit under a policy beside the one in force. Its rules ban nobody.
+    /// Decides a hit under a policy beside the one in force. Its rules set no bans.
     pub async fn decide_separate(
         &self,
         snapshot: &GateSnapshot,

@@ -88,7 +88,7 @@ impl BoundSocket {
     }
 }
 
-/// The cause stays the source of the error: the caller may go on without a listener whose address is in use.
+/// Keeps the I/O error as the source: `unless_busy` looks for an address that is in use.
 fn cannot_listen(address: &impl Display, name: &str, error: io::Error) -> anyhow::Error {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => ", another process has it (`ss -ltnp` shows which)",

@@ -403,7 +403,7 @@ fn listening_sockets(port: u16) -> usize {
     table.lines().filter(is_listening).count()
 }
 
-/// The port of `resp` or `grpc` was nobody's choice: a node beside another one, or beside a Redis, starts without it.
+/// The default port of `resp` or `grpc` is not configured: a second node, or one beside a Redis, starts without the listener.
 #[test]
 fn a_default_port_that_is_in_use_leaves_its_listener_off() {
     let nodes = ["a", "b"].map(|name| {
